@@ -1,0 +1,51 @@
+"""One vocabulary for the inside of every decoder, on transformers and on vLLM."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import (
+        CheckpointNotFound,
+        MissingMainGuard,
+        Unavailable,
+        UnservableCheckpoint,
+        UnsupportedFamily,
+    )
+    from .transformer import StandardizedTransformer
+    from .vllm.model import StandardizedVLLM
+
+__version__ = version("nnterp")
+
+# Imported on first use: a program that names one engine does not pay for the other.
+_HOMES = {
+    "StandardizedTransformer": ".transformer",
+    "StandardizedVLLM": ".vllm.model",
+    "CheckpointNotFound": ".errors",
+    "MissingMainGuard": ".errors",
+    "Unavailable": ".errors",
+    "UnservableCheckpoint": ".errors",
+    "UnsupportedFamily": ".errors",
+}
+
+__all__ = [
+    "CheckpointNotFound",
+    "MissingMainGuard",
+    "StandardizedTransformer",
+    "StandardizedVLLM",
+    "Unavailable",
+    "UnservableCheckpoint",
+    "UnsupportedFamily",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,146 @@
+"""The attention of a transformers block, opened up.
+
+A transformers attention computes queries, keys and values and hands them to an
+*attention interface*, a function chosen by ``attn_implementation``; what it returns is
+each head's output. So those four values are that call's arguments and result, whichever
+implementation runs. Scores and pattern exist as tensors only in the ``eager`` one, as
+the arguments of its softmax and of its product with the values.
+
+nnsight makes the calls of a forward addressable and numbers them, and both it and
+transformers renumber them from release to release. Here a call is found by what it
+calls: the last one of that name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from nnsight.intervention.envoy import Envoy
+from nnsight.intervention.source import Source, SourceEnvoy
+from torch import Tensor
+
+from .. import values
+from ..errors import Unavailable
+from ..eproperty import StandardValue
+from ..sites import Output, Reading
+from .layer import Live
+
+INTERFACE = "attention_interface"
+
+_QUERY, _KEY, _VALUE = 1, 2, 3  # the interface is called as (module, query, key, value, ...)
+
+
+def last_call(source: Source, called: str) -> SourceEnvoy:
+    """The last operation of ``source`` that calls ``called``.
+
+    Raises:
+        Unavailable: Where there is none, with the forward as nnsight reads it.
+    """
+    names = [name for name in source.names if name.rpartition("_")[0] == called]
+    if not names:
+        raise Unavailable(f"the forward makes no call to {called}:\n{source!r}")
+    return source.node(names[-1])
+
+
+@dataclass(frozen=True)
+class InterfaceArgument:
+    """A tensor the attention interface is called with."""
+
+    position: int
+
+    def location(self, host: Envoy) -> str:
+        return f"{last_call(host.source, INTERFACE).path}.input"
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        tensor = raw[0][self.position]
+        earlier = tensor.shape[2] - raw[0][_QUERY].shape[2]
+        # With a cache, keys and values are the whole sequence's; the last are this step's.
+        # Without, the tensor itself, which gradients reach and a slice of it they do not.
+        return Reading(tensor[:, :, earlier:] if earlier else tensor)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        args, kwargs = raw
+        held = args[self.position]
+        earlier = held.shape[2] - tensor.shape[2]
+        if earlier:
+            tensor = torch.cat([held[:, :, :earlier], tensor], dim=2)
+        return ((*args[: self.position], tensor, *args[self.position + 1 :]), kwargs)
+
+
+@dataclass(frozen=True)
+class InterfaceOutput:
+    """What the attention interface returns, ``[batch, seq, heads, head_dim]``."""
+
+    def location(self, host: Envoy) -> str:
+        return f"{last_call(host.source, INTERFACE).path}.output"
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return Reading(raw[0])
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        return (tensor, *raw[1:])
+
+
+@dataclass(frozen=True)
+class EagerArgument:
+    """The first argument of a call the eager attention function makes.
+
+    Attributes:
+        called: The function, dots as underscores: nnsight's name without its number.
+        masked: Whether the mask is in the tensor as transformers writes it, the lowest
+            number of the dtype, which is served as -inf.
+    """
+
+    called: Literal["nn_functional_softmax", "torch_matmul"]
+    masked: bool = False
+
+    def location(self, host: Envoy) -> str:
+        eager = last_call(host.source, INTERFACE).source
+        return f"{last_call(eager, self.called).path}.input"
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        tensor = raw[0][0]
+        if not self.masked:
+            return Reading(tensor)
+        hidden = tensor <= torch.finfo(tensor.dtype).min / 2
+        return Reading(tensor.masked_fill(hidden, float("-inf")), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        if self.masked:
+            # A row without a key, as padding has, must stay finite through the softmax.
+            tensor = tensor.clamp(min=torch.finfo(tensor.dtype).min)
+        args, kwargs = raw
+        return ((tensor, *args[1:]), kwargs)
+
+
+class Attention(Live):
+    """An attention module that calls transformers' attention interface."""
+
+    attention_queries = StandardValue(values.ATTENTION_QUERIES, InterfaceArgument(_QUERY))
+    attention_keys = StandardValue(values.ATTENTION_KEYS, InterfaceArgument(_KEY))
+    attention_values = StandardValue(values.ATTENTION_VALUES, InterfaceArgument(_VALUE))
+    attention_scores = StandardValue(
+        values.ATTENTION_SCORES, EagerArgument("nn_functional_softmax", masked=True)
+    )
+    attention_probabilities = StandardValue(
+        values.ATTENTION_PROBABILITIES, EagerArgument("torch_matmul")
+    )
+    attention_head_outputs = StandardValue(values.ATTENTION_HEAD_OUTPUTS, InterfaceOutput())
+    attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
+
+    def unavailable(self, name: str) -> str | None:
+        if name == values.ATTENTION_OUTPUT.name:
+            return super().unavailable(name)
+        if f"{INTERFACE}(" not in inspect.getsource(type(self._module).forward):
+            return f"{type(self._module).__name__} computes attention without an {INTERFACE} call"
+        if name in (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name):
+            used = self._module.config._attn_implementation
+            if used != "eager":
+                return (
+                    f"attn_implementation={used!r} never holds the pattern as a tensor; load with "
+                    "attn_implementation='eager'"
+                )
+        return None

@@ -1,0 +1,52 @@
+"""A transformers decoder block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from .. import values
+from ..eproperty import Serving, StandardEnvoy, StandardValue
+from ..sites import Argument, Output, Reading
+from ..values import Engine, Value
+
+
+class LiveTensors(Serving):
+    """transformers' way of handing values over: the tensors the model carries on with.
+
+    An in-place edit is already in the model, and what was read is part of the graph that
+    gradients flow through.
+    """
+
+    engine: Engine = "transformers"
+    live = True
+
+    def serve(self, take: Callable[[], Reading], value: Value, host: StandardEnvoy) -> Reading:
+        return take()
+
+    def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
+        return view
+
+    def edit(self, before: Any, after: Any) -> Any:
+        return after
+
+    def unchanged(self, raw: Any) -> Any:
+        return raw
+
+    def unavailable_now(self, value: Value) -> str | None:
+        return None
+
+
+class Live(StandardEnvoy):
+    """An envoy of a transformers module: its values are the live tensors."""
+
+    serving = LiveTensors()
+
+
+class Layer(Live):
+    """A block that takes and returns the residual stream."""
+
+    layer_input = StandardValue(values.LAYER_INPUT, Argument("hidden_states"))
+    layer_output = StandardValue(values.LAYER_OUTPUT, Output())

@@ -1,0 +1,271 @@
+"""The descriptor behind every standard value.
+
+Reading ``block.layer_output`` in a trace waits until the forward reaches the value's
+`Site`, takes the value out of what arrived there, and hands it to the block in the
+layout of its `Value` row. What the block then does to it goes back into the model.
+
+How the tensor is handed over is the engine's own affair, its `Serving`:
+
+* transformers hands out the live tensor, so an in-place edit is already in the model
+  and gradients flow through what was read;
+* vLLM's buffers are overwritten by later kernels and hold other requests' rows, so
+  there every value is a *private copy*, and an edited copy is written back.
+
+While a block stays at one location, the values it has open there form a `Visit`: reads
+of one value are one tensor, an assignment replaces it, and a value derived from others
+(scores from queries and keys) sees their edits. When the block moves on, the values that
+changed, and only those, are put back into what the model carries on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, overload
+
+import torch
+from nnsight.intervention.envoy import Envoy
+from nnsight.intervention.eproperty import eproperty
+from nnsight.intervention.interleaver import Mediator
+from torch import Tensor
+
+from .errors import Unavailable, did_you_mean
+from .sites import Reading, Site
+from .values import VALUES, Engine, Value
+
+
+class Serving(Protocol):
+    """How one engine hands values over."""
+
+    engine: Engine
+    #: Whether an in-place edit of what `serve` hands out is an edit of the model.
+    live: bool
+
+    def serve(self, take: Callable[[], Reading], value: Value, host: Envoy) -> Reading:
+        """What the block is given for the reading ``take`` makes, in the layout of ``value``."""
+
+    def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
+        """``view``, in the layout of ``value``, back in the shape of ``like`` it was taken from."""
+
+    def edit(self, before: Any, after: Any) -> Any:
+        """What to swap in for a location whose content goes from ``before`` to ``after``."""
+
+    def unchanged(self, raw: Any) -> Any:
+        """What to swap in for a location whose content was only read."""
+
+    def unavailable_now(self, value: Value) -> str | None:
+        """Why the step the running block is at does not serve ``value``, or None."""
+
+
+class StandardEnvoy(Envoy):
+    """An envoy that hosts standard values.
+
+    Attributes:
+        serving: How this envoy's engine hands values over.
+    """
+
+    serving: ClassVar[Serving]
+
+    def unavailable(self, name: str) -> str | None:
+        """Why this module never serves the value ``name``, or None where it does."""
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            hint = did_you_mean(name, VALUES)
+            if not hint:
+                raise
+            raise AttributeError(f"{error}{hint}") from None
+
+
+class Visit:
+    """The values a block has open at one occurrence of one location.
+
+    It stands where nnsight keeps a read's write-back, and answers to the same names:
+    nnsight asks ``fn`` for what to swap in when the block moves on.
+    """
+
+    view = None  # nnsight's own views of a location are never answered from a visit
+
+    def __init__(self, serving: Serving, location: str, occurrence: int, raw: Any) -> None:
+        self.serving = serving
+        self.location = location
+        self.occurrence = occurrence
+        self.raw = raw
+        self._open: dict[StandardValue, _Open] = {}
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.location, self.occurrence)
+
+    def hold(self) -> None:
+        """Have nnsight put this visit's edits back when the block moves on."""
+        Mediator.current(self.location).transform = self
+
+    def read(self, prop: StandardValue, host: StandardEnvoy) -> Tensor:
+        """The value of ``prop``, the same tensor for as long as the visit lasts."""
+        if prop not in self._open:
+            raw = self.content()
+            view, _ = self.serving.serve(lambda: prop.site.read(host, raw), prop.value, host)
+            self._open[prop] = _Open(host, view, view._version, view.shape)
+        return self._open[prop].view
+
+    def replace(self, prop: StandardValue, host: StandardEnvoy, tensor: Tensor) -> None:
+        """Make ``tensor`` the value of ``prop``."""
+        self._open[prop] = _Open(host, tensor, -1, tensor.shape)
+
+    def content(self) -> Any:
+        """What arrived at the location, with every edit made so far in its place."""
+        raw = self.raw
+        for prop, held in self._open.items():
+            if held.version == held.view._version:
+                continue
+            if held.view.shape != held.shape:
+                raise ValueError(prop.shape_refusal(held.host, held.shape, held.view.shape))
+            prop.require_writable(held.host)
+            like = prop.site.read(held.host, raw).tensor
+            raw = prop.site.write(held.host, raw, self.serving.restore(held.view, like, prop.value))
+        return raw
+
+    def fn(self) -> Any:
+        content = self.content()
+        if content is self.raw:
+            return self.serving.unchanged(content)
+        return self.serving.edit(self.raw, content)
+
+
+class _Open:
+    """One open value: what the block holds, and the version it had when it was handed over."""
+
+    __slots__ = ("host", "view", "version", "shape")
+
+    def __init__(self, host: StandardEnvoy, view: Tensor, version: int, shape: torch.Size) -> None:
+        self.host = host
+        self.view = view
+        self.version = version
+        self.shape = shape
+
+
+class StandardValue(eproperty):
+    """One value of the vocabulary, at one site.
+
+    Args:
+        value: The vocabulary row.
+        site: Where the host's architecture keeps it.
+    """
+
+    def __init__(self, value: Value, site: Site) -> None:
+        super().__init__(key=value.name, description=value.description)
+        self.name = value.name
+        self.value = value
+        self.site = site
+        self.__doc__ = f"``[{value.layout}]``: {value.description}."
+
+    def at(self, site: Site) -> StandardValue:
+        """The same value at another site: how a family says where it differs."""
+        return StandardValue(self.value, site)
+
+    def __str__(self) -> str:
+        return f"({self.name}) -> [{self.value.layout}]: {self.value.description}"
+
+    def _location(self, obj: Any) -> str:
+        return self.site.location(obj)
+
+    @overload
+    def __get__(self, obj: None, owner: type | None = None) -> StandardValue: ...
+    @overload
+    def __get__(self, obj: Any, owner: type | None = None) -> Tensor: ...
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        if obj is None:
+            return self
+        try:
+            return self._read(obj)
+        except AttributeError as error:
+            raise self._not_an_attribute(obj, error) from error
+
+    def __set__(self, obj: Any, value: Any) -> None:
+        try:
+            self._write(obj, value)
+        except AttributeError as error:
+            raise self._not_an_attribute(obj, error) from error
+
+    def path(self, host: Envoy) -> str:
+        return f"{host.path}.{self.name}"
+
+    def _read(self, host: StandardEnvoy) -> Tensor:
+        visit = self._visit(host)
+        if host.serving.live:
+            reading = self.site.read(host, visit.raw)
+            if not reading.fresh:
+                return reading.tensor
+        visit.hold()
+        return visit.read(self, host)
+
+    def _write(self, host: StandardEnvoy, new: Any) -> None:
+        self.require_writable(host)
+        visit = self._visit(host)
+        if host.serving.live:
+            reading = self.site.read(host, visit.content())
+            if not reading.fresh:
+                if new is not reading.tensor:
+                    accepted = self._accept(host, new, reading.tensor)
+                    Mediator.swap(visit.location, self.site.write(host, visit.content(), accepted))
+                return
+        visit.hold()
+        held = visit.read(self, host)
+        visit.replace(self, host, held if new is held else self._accept(host, new, held))
+
+    def _visit(self, host: StandardEnvoy) -> Visit:
+        """The open visit of this value's location, once the forward has got there."""
+        mediator = Mediator.current(self.path(host))
+        reason = host.unavailable(self.value.name) or host.serving.unavailable_now(self.value)
+        if reason is not None:
+            raise Unavailable(f"{self.path(host)}: {reason}")
+        location = self._location(host)
+        occurrence = mediator.wanted(location)
+        visit: Any = mediator.transform
+        if isinstance(visit, Visit) and visit.key == (location, occurrence):
+            return visit
+        return Visit(host.serving, location, occurrence, Mediator.value(location))
+
+    def require_writable(self, host: StandardEnvoy) -> None:
+        engine = host.serving.engine
+        if engine not in self.value.writable_on:
+            raise ValueError(
+                f"{self.path(host)} is read-only on {engine}: the model computes it from other "
+                "values; edit those instead"
+            )
+
+    def _accept(self, host: StandardEnvoy, new: Any, held: Tensor) -> Tensor:
+        """``new`` as a replacement of ``held``, or a refusal that says what to do."""
+        path = self.path(host)
+        if not isinstance(new, Tensor):
+            raise TypeError(
+                f"{path} holds a tensor of shape {tuple(held.shape)} on this request and cannot "
+                f"become {new!r}; assign a tensor of that shape"
+            )
+        if new.shape != held.shape:
+            raise ValueError(self.shape_refusal(host, held.shape, new.shape))
+        if new.is_meta or new.layout is not torch.strided:
+            kind = "meta" if new.is_meta else str(new.layout)
+            raise TypeError(f"{path} cannot become a {kind} tensor; assign a dense one with values")
+        if new.is_complex() and not held.is_complex():
+            raise TypeError(f"{path} is {held.dtype} and cannot hold {new.dtype}; assign its .real")
+        if host.serving.live:
+            return new.to(held.device, held.dtype)
+        return host.serving.serve(
+            lambda: Reading(new.detach().to(held.device, held.dtype)), self.value, host
+        ).tensor
+
+    def shape_refusal(self, host: Envoy, served: torch.Size, offered: torch.Size) -> str:
+        return (
+            f"{self.path(host)} has shape {tuple(served)} on this request, and a value of shape "
+            f"{tuple(offered)} cannot take its place: edit the rows you mean instead, as in "
+            f"`{self.name}[:, positions] = ...`"
+        )
+
+    def _not_an_attribute(self, host: Envoy, error: AttributeError) -> RuntimeError:
+        # An AttributeError out of a property is taken for a missing attribute, and
+        # __getattr__ would blame the value's name for whatever went wrong inside.
+        return RuntimeError(f"{self.path(host)}: AttributeError: {error}")

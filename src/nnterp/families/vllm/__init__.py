@@ -1,0 +1,1 @@
+"""The families as vLLM defines them, or as its Transformers backend serves them."""

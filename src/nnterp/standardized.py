@@ -1,0 +1,257 @@
+"""What the two model classes share.
+
+Both are nnsight's own model class for their engine with one step more before the load:
+read the checkpoint's config, take the family for its ``model_type``, hand the family's
+aliases and envoy classes to nnsight. Sizes, the values of the model as a whole and the
+methods researchers reach for are the same on both, and live here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from nnsight.intervention import aliasing
+from torch import Tensor
+
+from . import families, values
+from .eproperty import StandardEnvoy, StandardValue
+from .errors import CheckpointNotFound, did_you_mean
+from .sites import FirstArgument, FromFamily, Output
+from .support import Support, support
+
+#: What `read_config` passes on to transformers; every other load argument is about weights.
+_CONFIG_ARGUMENTS = ("revision", "trust_remote_code", "token", "cache_dir")
+
+
+class Standardized(StandardEnvoy):
+    """The vocabulary of a whole model: its sizes, its root values, its methods.
+
+    Attributes:
+        family: The family module in use, such as `nnterp.families.llama`.
+        layers: The decoder blocks.
+        embed_tokens: The token embedding.
+        norm: The norm after the last block.
+        lm_head: The output projection.
+    """
+
+    family: ModuleType
+    layers: Any
+    embed_tokens: Any
+    norm: Any
+    lm_head: Any
+    tokenizer: Any
+
+    input_ids = StandardValue(values.INPUT_IDS, FirstArgument(of="embed_tokens"))
+    token_embeddings = StandardValue(
+        values.TOKEN_EMBEDDINGS, FromFamily("TOKEN_EMBEDDINGS", Output(of="embed_tokens"))
+    )
+
+    def _adopt(
+        self,
+        config: Any,
+        family: Any,
+        rename: Mapping[Any, Any] | None,
+        envoys: Mapping[Any, Any] | None,
+    ) -> dict[str, Any]:
+        """Take the family for ``config``; the arguments nnsight builds the tree with."""
+        self._config = config.get_text_config(decoder=True)
+        self.family = families.find(family, self._config.model_type, self.serving.engine)
+        self._added_rename = dict(rename or {})
+        self._added_envoys = dict(envoys or {})
+        return {
+            "rename": {**self.family.RENAME, **self._added_rename},
+            "envoys": {**self._engine_envoys(), **self.family.ENVOYS, **self._added_envoys},
+        }
+
+    def _engine_envoys(self) -> Mapping[Any, Any]:
+        """The envoy classes nnsight itself needs on this engine."""
+        return {}
+
+    def _check_tree(self) -> None:
+        """Refuse a ``rename=`` or ``envoys=`` key that names nothing in this model."""
+        tree = self.named_modules()
+        for key in self._added_rename:
+            if not any(aliasing.named(envoy, key) for _, envoy in tree):
+                raise ValueError(f"rename key {key!r} names no module{self._nearest(key)}")
+        for key in self._added_envoys:
+            if isinstance(key, type):
+                if any(isinstance(envoy._module, key) for _, envoy in tree):
+                    continue
+            elif any(
+                aliasing.path_ends_with(spelling, key)
+                for path, envoy in tree
+                for spelling in aliasing.spellings(self._rename, path, envoy._module)
+            ):
+                continue
+            raise ValueError(f"envoys key {key!r} names no module{self._nearest(key)}")
+
+    def _nearest(self, key: Any) -> str:
+        if isinstance(key, type):
+            return ""
+        paths = {path.partition(".")[2] for path, _ in self.named_modules()}
+        return did_you_mean(key, paths | {path.rpartition(".")[2] for path in paths})
+
+    # -- sizes ---------------------------------------------------------------
+
+    @property
+    def num_layers(self) -> int:
+        """The number of decoder blocks."""
+        return len(self.layers)
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of the residual stream."""
+        return self._config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """The width of the logits."""
+        return self._config.vocab_size
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads a block, by the config."""
+        return self._config.num_attention_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key and value heads a block, by the config; equal to `num_heads` where all have their own."""
+        return getattr(self._config, "num_key_value_heads", None) or self.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a head's values and output."""
+        for field in ("v_head_dim", "head_dim"):
+            width = getattr(self._config, field, None)
+            if width:
+                return width
+        return self.hidden_size // self.num_heads
+
+    @property
+    def qk_head_dim(self) -> int:
+        """The width of a head's queries and keys; differs from `head_dim` under latent attention."""
+        return getattr(self._config, "qk_head_dim", None) or getattr(
+            self._config, "head_dim", None
+        ) or self.hidden_size // self.num_heads
+
+    @property
+    def intermediate_size(self) -> int:
+        """The width inside the MLP."""
+        for field in ("intermediate_size", "n_inner", "ffn_dim"):
+            width = getattr(self._config, field, None)
+            if width:
+                return width
+        return 4 * self.hidden_size
+
+    # -- methods -------------------------------------------------------------
+
+    def support(self) -> Support:
+        """Which values this checkpoint serves, in which layout, and why not the others."""
+        return support(self)
+
+    def steer(
+        self,
+        layers: int | Iterable[int],
+        vector: Tensor,
+        factor: float = 1.0,
+        positions: int | Sequence[int] | slice | None = None,
+    ) -> None:
+        """Add ``factor * vector`` to the residual stream leaving some blocks, in a trace.
+
+        Args:
+            layers: A block's index, or several; negative counts from the last.
+            vector: ``[hidden]``, or anything that broadcasts to the rows it is added to.
+            factor: The strength.
+            positions: The token positions to steer; all of this step's by default.
+        """
+        rows = slice(None) if positions is None else positions
+        for index in sorted(self._indices(layers)):
+            stream = self.layers[index].layer_output
+            stream[:, rows] += factor * vector.to(stream.device, stream.dtype)
+
+    def skip_layers(self, start: int, end: int) -> None:
+        """Let the residual stream pass blocks ``start`` to ``end``, both included, in a trace.
+
+        The blocks still run, beside whatever else is in the batch, and their work is
+        dropped: the stream that entered the first leaves the last.
+        """
+        first, last = self._index(start), self._index(end)
+        if first > last:
+            raise ValueError(f"block {start} comes after block {end}: nothing lies between them")
+        entering = self.layers[first].layer_input
+        self.layers[last].layer_output = entering
+
+    def project_on_vocab(self, stream: Tensor) -> Tensor:
+        """The logits the model would read off a residual stream, in a trace.
+
+        The final norm, the output projection, and any soft cap or scale, as the model
+        applies them: on the last block's ``layer_output`` it equals ``logits``.
+
+        Args:
+            stream: ``[batch, seq, hidden]``.
+
+        Returns:
+            ``[batch, seq, vocab]``.
+        """
+        raise NotImplementedError
+
+    def get_topk_closest_tokens(
+        self, stream: Tensor, k: int = 5
+    ) -> tuple[list[list[list[str]]], Tensor]:
+        """The ``k`` tokens a residual stream is closest to, by `project_on_vocab`.
+
+        Args:
+            stream: ``[batch, seq, hidden]``.
+            k: How many.
+
+        Returns:
+            The tokens' texts, ``[batch][seq][k]`` from the most probable, and their
+            probabilities, ``[batch, seq, k]``.
+        """
+        probabilities, ids = (
+            self.project_on_vocab(stream).softmax(-1, dtype=torch.float32).topk(k, dim=-1)
+        )
+        texts = [
+            [[self.tokenizer.decode(token) for token in position] for position in row]
+            for row in ids.tolist()
+        ]
+        return texts, probabilities
+
+    def _index(self, layer: int) -> int:
+        count = self.num_layers
+        if not -count <= layer < count:
+            raise IndexError(f"there is no block {layer}: this model has {count}")
+        return layer % count
+
+    def _indices(self, layers: int | Iterable[int]) -> set[int]:
+        return {self._index(i) for i in ([layers] if isinstance(layers, int) else layers)}
+
+
+def read_config(repo_id: str, arguments: Mapping[str, Any]) -> Any:
+    """The config of the checkpoint at ``repo_id``, a folder or a hub id.
+
+    Raises:
+        CheckpointNotFound: Nothing readable there.
+    """
+    from transformers import AutoConfig
+
+    if arguments.get("config") is not None:
+        return arguments["config"]
+    looks_local = repo_id.startswith(("/", ".", "~")) or repo_id.count("/") > 1
+    if looks_local and not Path(repo_id).exists():
+        raise CheckpointNotFound(
+            f"there is no {repo_id!r} on this machine; pass the folder of a checkpoint (one that "
+            "holds a config.json) or a hub id"
+        )
+    passed_on = {k: arguments[k] for k in _CONFIG_ARGUMENTS if arguments.get(k) is not None}
+    try:
+        return AutoConfig.from_pretrained(repo_id, **passed_on)
+    except OSError as error:
+        raise CheckpointNotFound(
+            f"{repo_id!r} is neither a folder here that holds a config.json nor a hub id that "
+            f"could be read: {str(error).splitlines()[0]}"
+        ) from error

@@ -1,0 +1,151 @@
+"""The vocabulary: every value nnterp names, as data.
+
+A *value* is a tensor a transformer computes that researchers have a name for. One row
+says on which module it hangs, in which layout it is served, whether it can be written,
+and on which steps of a generation it exists. The rows are the only source of those
+facts: the descriptors, `support()`, the error sentences, the documentation and the
+tests all read them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Host = Literal["model", "layer", "self_attn", "mlp"]
+Engine = Literal["transformers", "vllm"]
+
+Stream = Float[Tensor, "batch seq hidden"]
+Ids = Int[Tensor, "batch seq"]
+Logits = Float[Tensor, "batch seq vocab"]
+Probabilities = Float[Tensor, "batch vocab"]
+Queries = Float[Tensor, "batch heads seq qk_head_dim"]
+Keys = Float[Tensor, "batch kv_heads seq qk_head_dim"]
+HeadValues = Float[Tensor, "batch kv_heads seq head_dim"]
+Pattern = Float[Tensor, "batch heads query key"]
+HeadOutputs = Float[Tensor, "batch seq heads head_dim"]
+
+BOTH: frozenset[Engine] = frozenset({"transformers", "vllm"})
+TRANSFORMERS_ONLY: frozenset[Engine] = frozenset({"transformers"})
+NEITHER: frozenset[Engine] = frozenset()
+
+
+@dataclass(frozen=True)
+class Value:
+    """One name of the vocabulary.
+
+    Attributes:
+        name: What the user writes, ``block.<name>``.
+        host: The module it hangs on: the model, a block, its attention or its MLP.
+        layout: The axes it is served in. On vLLM ``batch`` is 1, a request being one
+            sequence.
+        description: What the tensor is.
+        writable_on: The engines on which it can be edited or replaced.
+        prefill_only_on: The engines that serve it on the prefill step alone.
+        vllm_layout: The layout on vLLM, where it is narrower than `layout`.
+    """
+
+    name: str
+    host: Host
+    layout: str
+    description: str
+    writable_on: frozenset[Engine] = BOTH
+    prefill_only_on: frozenset[Engine] = NEITHER
+    vllm_layout: str | None = None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(self.layout.split())
+
+    def layout_on(self, engine: Engine) -> str:
+        return self.vllm_layout if engine == "vllm" and self.vllm_layout else self.layout
+
+
+def _layout(annotation: type) -> str:
+    return " ".join(getattr(annotation, "dim_str").split())
+
+
+INPUT_IDS = Value(
+    "input_ids", "model", _layout(Ids), "the token ids that enter the embedding",
+    writable_on=TRANSFORMERS_ONLY,
+)
+TOKEN_EMBEDDINGS = Value(
+    "token_embeddings", "model", _layout(Stream),
+    "the tokens' embeddings as the model uses them, scaled where the family scales",
+)
+LOGITS = Value(
+    "logits", "model", _layout(Logits), "the logits, after any soft cap or scale",
+    vllm_layout="1 1 vocab",
+)
+NEXT_TOKEN_PROBS = Value(
+    "next_token_probs", "model", _layout(Probabilities), "the softmax of logits[:, -1]",
+    writable_on=NEITHER,
+)
+LAYER_INPUT = Value(
+    "layer_input", "layer", _layout(Stream), "the residual stream entering the block"
+)
+LAYER_OUTPUT = Value(
+    "layer_output", "layer", _layout(Stream), "the residual stream leaving the block"
+)
+ATTENTION_OUTPUT = Value(
+    "attention_output", "self_attn", _layout(Stream), "what attention adds to the residual stream"
+)
+MLP_OUTPUT = Value(
+    "mlp_output", "mlp", _layout(Stream), "what the MLP adds to the residual stream"
+)
+ATTENTION_QUERIES = Value(
+    "attention_queries", "self_attn", _layout(Queries),
+    "the queries as they enter the attention kernel, after rope and norm",
+)
+ATTENTION_KEYS = Value(
+    "attention_keys", "self_attn", _layout(Keys),
+    "this step's keys as they enter the attention kernel, not repeated over query heads",
+)
+ATTENTION_VALUES = Value(
+    "attention_values", "self_attn", _layout(HeadValues),
+    "this step's values as they enter the attention kernel, not repeated over query heads",
+)
+ATTENTION_SCORES = Value(
+    "attention_scores", "self_attn", _layout(Pattern),
+    "the scores, scaled, capped and masked: -inf where a key is not seen",
+    writable_on=TRANSFORMERS_ONLY, prefill_only_on=frozenset({"vllm"}),
+)
+ATTENTION_PROBABILITIES = Value(
+    "attention_probabilities", "self_attn", _layout(Pattern),
+    "the attention pattern; rows sum to 1, or to less where the family has sinks",
+    writable_on=TRANSFORMERS_ONLY, prefill_only_on=frozenset({"vllm"}),
+)
+ATTENTION_HEAD_OUTPUTS = Value(
+    "attention_head_outputs", "self_attn", _layout(HeadOutputs),
+    "each head's output, before the output projection",
+)
+
+#: Every value, in the order a forward reaches them.
+VALUES: dict[str, Value] = {
+    value.name: value
+    for value in (
+        INPUT_IDS,
+        TOKEN_EMBEDDINGS,
+        LAYER_INPUT,
+        ATTENTION_QUERIES,
+        ATTENTION_KEYS,
+        ATTENTION_VALUES,
+        ATTENTION_SCORES,
+        ATTENTION_PROBABILITIES,
+        ATTENTION_HEAD_OUTPUTS,
+        ATTENTION_OUTPUT,
+        MLP_OUTPUT,
+        LAYER_OUTPUT,
+        LOGITS,
+        NEXT_TOKEN_PROBS,
+    )
+}
+
+
+def on(host: Host) -> Iterator[Value]:
+    """The values that hang on ``host``, in forward order."""
+    return (value for value in VALUES.values() if value.host == host)

@@ -1,0 +1,1 @@
+"""The vLLM engine: the model class, its worker, and the envoys of vLLM's blocks."""

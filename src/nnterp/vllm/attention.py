@@ -1,0 +1,154 @@
+"""The attention of a vLLM block, and what its kernel computes out of sight.
+
+Queries, keys, values and head outputs enter and leave vLLM's ``Attention`` layer and are
+served from there. Scores and pattern exist only inside its kernel, so they are computed
+again from the request's queries and keys, with the layer's own scale, soft cap, ALiBi
+slopes, window and sinks. That needs every key of the sequence in this step, which is
+what the prefill has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from nnsight.intervention.envoy import Envoy
+from torch import Tensor
+
+from .. import values
+from ..eproperty import StandardValue
+from ..sites import Argument, Output, Reading
+from .layer import Rows
+
+#: Where an attention module keeps vLLM's ``Attention`` layer.
+KERNEL = "attn"
+
+KERNEL_VALUES = (
+    values.ATTENTION_QUERIES,
+    values.ATTENTION_KEYS,
+    values.ATTENTION_VALUES,
+    values.ATTENTION_SCORES,
+    values.ATTENTION_PROBABILITIES,
+    values.ATTENTION_HEAD_OUTPUTS,
+)
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """Scores or pattern, recomputed from the queries and keys entering the kernel."""
+
+    normalized: bool
+    queries: Argument = Argument("query", of=KERNEL)
+    keys: Argument = Argument("key", of=KERNEL)
+
+    def location(self, host: Envoy) -> str:
+        return self.queries.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        kernel = host.get(KERNEL)._module
+        queries = self.queries.get(host, raw)
+        scores = masked_scores(kernel, queries, self.keys.get(host, raw))
+        wanted = pattern(kernel, scores) if self.normalized else scores
+        return Reading(wanted.to(queries.dtype).unsqueeze(0), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        raise NotImplementedError("the kernel computes scores and pattern for itself")
+
+
+def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
+    """``[heads, query, key]`` scores in float32, -inf where a key is not seen.
+
+    Args:
+        kernel: vLLM's ``Attention`` layer.
+        queries: ``[tokens, heads * head_size]``, one whole sequence.
+        keys: ``[tokens, kv_heads * head_size]``, of the same tokens.
+    """
+    tokens = queries.shape[0]
+    q = queries.reshape(tokens, kernel.num_heads, kernel.head_size).transpose(0, 1).float()
+    k = keys.reshape(tokens, kernel.num_kv_heads, kernel.head_size).transpose(0, 1).float()
+    k = k.repeat_interleave(kernel.num_heads // kernel.num_kv_heads, dim=0)
+    impl = kernel.impl
+    scores = (q @ k.transpose(1, 2)) * impl.scale
+    cap = getattr(impl, "logits_soft_cap", None)
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    position = torch.arange(tokens, device=scores.device)
+    distance = position[:, None] - position[None, :]
+    slopes = getattr(impl, "alibi_slopes", None)
+    if slopes is not None:
+        scores = scores - slopes.float()[:, None, None] * distance
+    hidden = distance < 0
+    if kernel.sliding_window is not None:
+        hidden |= distance >= kernel.sliding_window
+    return scores.masked_fill(hidden, float("-inf"))
+
+
+def pattern(kernel: Any, scores: Tensor) -> Tensor:
+    """The softmax of ``scores``, with the layer's sinks in its denominator where it has any."""
+    sinks = getattr(kernel.impl, "sinks", None)
+    if sinks is None:
+        return scores.softmax(-1)
+    sink = sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)
+    return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
+
+
+class Attention(Rows):
+    """An attention module around vLLM's ``Attention`` layer."""
+
+    attention_queries = StandardValue(values.ATTENTION_QUERIES, Argument("query", of=KERNEL))
+    attention_keys = StandardValue(values.ATTENTION_KEYS, Argument("key", of=KERNEL))
+    attention_values = StandardValue(values.ATTENTION_VALUES, Argument("value", of=KERNEL))
+    attention_scores = StandardValue(values.ATTENTION_SCORES, Recomputed(normalized=False))
+    attention_probabilities = StandardValue(
+        values.ATTENTION_PROBABILITIES, Recomputed(normalized=True)
+    )
+    attention_head_outputs = StandardValue(
+        values.ATTENTION_HEAD_OUTPUTS, Output(of=KERNEL)
+    )
+    attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
+
+    @property
+    def num_heads(self) -> int:
+        """The query heads of this block, on this tensor-parallel rank."""
+        return self.get(KERNEL)._module.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """The key and value heads of this block, on this tensor-parallel rank."""
+        return self.get(KERNEL)._module.num_kv_heads
+
+    @property
+    def qk_head_dim(self) -> int:
+        """The width of this block's queries and keys."""
+        return self.get(KERNEL)._module.head_size
+
+    @property
+    def head_dim(self) -> int:
+        """The width of this block's values and head outputs."""
+        return self.get(KERNEL)._module.head_size_v
+
+    def unavailable(self, name: str) -> str | None:
+        if name not in {value.name for value in KERNEL_VALUES}:
+            return super().unavailable(name)
+        kernel = self._child_map.get(KERNEL)
+        if kernel is None:
+            return "this block has no vLLM Attention layer"
+        if name in (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name):
+            return _not_recomputable(kernel._module)
+        return None
+
+
+def _not_recomputable(kernel: Any) -> str | None:
+    """Why the scores of ``kernel`` cannot be computed again outside it, or None."""
+    from vllm.model_executor.layers.attention import Attention as CausalAttention
+
+    if type(kernel) is not CausalAttention:
+        return f"{type(kernel).__name__} masks in a way that is not recomputed"
+    if kernel.attn_type != "decoder":
+        return f"its attention is of type {kernel.attn_type}, not causal"
+    if kernel.use_alibi_sqrt:
+        return "its ALiBi bias is the square-root form, which is not recomputed"
+    return None
+
+

@@ -1,0 +1,154 @@
+"""A request's rows, handed over as private copies and put back in place.
+
+vLLM runs every request of a step in one slab: ``[tokens, hidden]``, or
+``[1, tokens, hidden]`` under its Transformers backend, with the heads of queries, keys
+and values flattened into the last axis. A block is entitled to its own request's rows.
+`PrivateRows` copies them out in the layout of the contract, so that nothing a later
+kernel writes can change what was read, and `RowBatcher` copies edited ones back into
+those rows and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from nnsight.intervention.batching import BatchGroup
+from nnsight.intervention.interleaver import Mediator
+from nnsight.modeling.vllm.batching import VLLMBatcher
+from nnsight.modeling.vllm.interleaver import VLLMInterleaver
+from torch import Tensor
+
+from ..eproperty import Serving, StandardEnvoy
+from ..sites import Reading
+from ..values import Engine, Value
+
+#: The attribute of an attention envoy that counts the heads of an axis.
+HEAD_COUNTS = {"heads": "num_heads", "kv_heads": "num_kv_heads"}
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """What a block hands back for a location it only read."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A location's content before and after a block's edits.
+
+    Leaves the block left alone are the same objects in both.
+    """
+
+    before: Any
+    after: Any
+
+
+class PrivateRows(Serving):
+    """vLLM's way of handing values over."""
+
+    engine: Engine = "vllm"
+    live = False
+
+    def serve(self, take: Callable[[], Reading], value: Value, host: StandardEnvoy) -> Reading:
+        # A tensor made in inference mode has no version counter, and the counter is how
+        # an in-place edit is seen. Nothing in here may wait for the model: the mode is
+        # the thread's, and other blocks run on it.
+        with torch.inference_mode(False):
+            tensor, fresh = take()
+            private = tensor if fresh else tensor.clone()
+        return Reading(batched(private, value, host), fresh=True)
+
+    def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
+        heads_first = value.axes[1] in HEAD_COUNTS
+        return (view.transpose(1, 2) if heads_first else view).reshape(like.shape)
+
+    def edit(self, before: Any, after: Any) -> Any:
+        return Edit(before, after)
+
+    def unchanged(self, raw: Any) -> Any:
+        return Unchanged()
+
+    def unavailable_now(self, value: Value) -> str | None:
+        if "vllm" not in value.prefill_only_on:
+            return None
+        cached = getattr(Mediator.current(value.name), "cached_tokens", 0)
+        if not cached:
+            return None
+        return (
+            f"{value.name} is served on the prefill step only: {cached} of this sequence's keys "
+            "are in the engine's cache, out of reach of a recomputation. Read it in a trace of "
+            "its own over the whole text"
+        )
+
+
+def batched(rows: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
+    """``rows`` in the layout of ``value``: a batch axis of 1 first, heads on their axis."""
+    axes = value.axes
+    if rows.ndim == len(axes):
+        return rows
+    for axis, count in HEAD_COUNTS.items():
+        if axis in axes:
+            heads = rows.view(rows.shape[0], getattr(host, count), -1)
+            return (heads.transpose(0, 1) if axes.index(axis) == 1 else heads).unsqueeze(0)
+    return rows.unsqueeze(0)
+
+
+class RowBatcher(VLLMBatcher):
+    """Puts a block's edits back into its request's rows.
+
+    The first edit of a location in a step copies the slab, and every edit after it, of
+    this request or another, is written into that copy: the cost is one slab a location,
+    however many requests edit it, and a tensor the model also uses elsewhere keeps its
+    own values there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._copies: list[Tensor] = []
+
+    def arrive(self) -> None:
+        """The forward has reached another location: what was copied before is the model's."""
+        self._copies.clear()
+
+    def widen(self, full: Any, group: BatchGroup, edited: Any) -> Any:
+        if isinstance(edited, Unchanged):
+            return full
+        if isinstance(edited, Edit):
+            return self._merge(full, group, edited.before, edited.after)
+        return super().widen(full, group, edited)
+
+    def _merge(self, full: Any, group: BatchGroup, before: Any, after: Any) -> Any:
+        if before is after:
+            return full
+        if isinstance(full, Tensor):
+            return self._write_rows(full, group, after)
+        if isinstance(full, dict):
+            return {key: self._merge(full[key], group, before[key], after[key]) for key in full}
+        return type(full)(
+            [self._merge(*item) for item in zip(full, [group] * len(full), before, after)]
+        )
+
+    def _write_rows(self, full: Tensor, group: BatchGroup, rows: Tensor) -> Tensor:
+        axis = self._token_dim(full)
+        if axis is None or group is None:
+            raise ValueError(
+                f"a value of shape {tuple(full.shape)} holds no rows of this request to edit"
+            )
+        if not any(full is copy for copy in self._copies):
+            full = full.clone()
+            self._copies.append(full)
+        full.narrow(axis, *group).copy_(rows)
+        return full
+
+
+class RowInterleaver(VLLMInterleaver):
+    """nnsight's interleaver, telling the batcher when the forward reaches a location."""
+
+    batcher: RowBatcher
+
+    def handle(self, provider: str, value: Any) -> Any:
+        if provider in self.parked:
+            self.batcher.arrive()
+        return super().handle(provider, value)
