@@ -219,15 +219,19 @@ class StandardValue(eproperty):
     def _visit(self, host: StandardEnvoy) -> Visit:
         """The open visit of this value's location, once the forward has got there."""
         mediator = Mediator.current(self.path(host))
-        reason = host.unavailable(self.value.name) or host.serving.unavailable_now(self.value)
-        if reason is not None:
-            raise Unavailable(f"{self.path(host)}: {reason}")
+        self._require(host, host.unavailable(self.value.name))
         location = self._location(host)
         occurrence = mediator.wanted(location)
         visit: Any = mediator.transform
-        if isinstance(visit, Visit) and visit.key == (location, occurrence):
-            return visit
-        return Visit(host.serving, location, occurrence, Mediator.value(location))
+        if not (isinstance(visit, Visit) and visit.key == (location, occurrence)):
+            visit = Visit(host.serving, location, occurrence, Mediator.value(location))
+        # Only now is the block at the step it asked about.
+        self._require(host, host.serving.unavailable_now(self.value))
+        return visit
+
+    def _require(self, host: StandardEnvoy, reason: str | None) -> None:
+        if reason is not None:
+            raise Unavailable(f"{self.path(host)}: {reason}")
 
     def require_writable(self, host: StandardEnvoy) -> None:
         engine = host.serving.engine

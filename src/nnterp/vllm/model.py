@@ -1,0 +1,155 @@
+"""`StandardizedVLLM`: the standard vocabulary on vLLM."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import cloudpickle
+import torch
+from nnsight.intervention.interleaver import Mediator
+from nnsight.modeling.vllm.envoys import parallel_envoys
+from nnsight.modeling.vllm.vllm import VLLM
+from torch import Tensor, nn
+
+from .. import values
+from ..eproperty import StandardValue
+from ..sites import Handoff, NextTokenProbabilities
+from ..standardized import Standardized, read_config
+from . import preflight
+from .by_name import ByNameInterleaver, persistent_id
+from .layer import Rows
+
+#: Where the engine's config carries what the worker builds its tree from.
+TREE_KEY = "nnterp_tree"
+
+#: Fewer requests than this finish before a progress bar could be read.
+_BAR_FROM = 64
+
+
+class StandardizedVLLM(Rows, Standardized, VLLM):
+    """nnsight's `VLLM` with every decoder family in one vocabulary.
+
+    Everything `VLLM` takes and does still works. A request is one sequence, so ``batch``
+    is 1 throughout; several prompts are several invokes.
+
+    Args:
+        repo_id: A hub id or a checkpoint's folder.
+        family: The family to use in place of that of the checkpoint's ``model_type``: a
+            name, or a module shaped like those in `nnterp.families.vllm`.
+        rename: Aliases to add to the family's, as nnsight takes them.
+        envoys: Envoy classes to add to the family's, as nnsight takes them.
+        **kwargs: For `VLLM`: ``dtype``, ``dispatch``, ``mode``, ``taps``,
+            ``max_model_len``, ``gpu_memory_utilization``, ``tensor_parallel_size``, ...
+
+    Raises:
+        ImportError: vLLM is not installed.
+        CheckpointNotFound: ``repo_id`` names no readable checkpoint.
+        UnsupportedFamily: There is no family for its ``model_type``.
+        UnservableCheckpoint: vLLM refuses its config, or this host's engine its shape.
+        MissingMainGuard: A script builds the engine at its top level.
+        ValueError: A ``rename`` or ``envoys`` key names no module.
+    """
+
+    _WORKER_CLS = "nnterp.vllm.worker.StandardizedWorker"
+
+    logits = StandardValue(values.LOGITS, Handoff("logits"))
+    next_token_probs = StandardValue(
+        values.NEXT_TOKEN_PROBS, NextTokenProbabilities(Handoff("logits"))
+    )
+
+    def __init__(
+        self,
+        repo_id: str | nn.Module,
+        *args: Any,
+        family: Any = None,
+        rename: Mapping[Any, Any] | None = None,
+        envoys: Mapping[Any, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(repo_id, nn.Module):
+            # The worker's side, around the module vLLM has loaded.
+            tree = self._adopt(kwargs.pop("config"), family, rename, envoys)
+        else:
+            preflight.require_vllm()
+            preflight.require_main_guard()
+            tree = self._adopt(read_config(repo_id, kwargs), family, rename, envoys)
+            kwargs["additional_config"] = {
+                **(kwargs.get("additional_config") or {}),
+                TREE_KEY: pack_tree(self.family, rename, envoys),
+            }
+            kwargs.setdefault("interleaver", ByNameInterleaver())
+        super().__init__(repo_id, *args, **tree, **kwargs)
+        self._check_tree()
+
+    def _engine_envoys(self) -> Mapping[Any, Any]:
+        return parallel_envoys()
+
+    def _load_meta(self, repo_id: str, **kwargs: Any) -> nn.Module:
+        try:
+            with _without_accelerator():
+                module = super()._load_meta(repo_id, **kwargs)
+        except ValueError as error:
+            raise preflight.explain_refusal(repo_id, error) from error
+        preflight.check_servable(repo_id, module)
+        preflight.keep_float32(module)
+        return module
+
+    def _call(self, prompts: list, params: list, lora_requests: list, **kwargs: Any) -> Any:
+        mediators = self._attach_mediators(params, **kwargs)
+        outputs = self.vllm_entrypoint.generate(
+            prompts,
+            sampling_params=params,
+            lora_request=lora_requests,
+            use_tqdm=len(prompts) >= _BAR_FROM,
+        )
+        self._collect(mediators, outputs)
+        return outputs
+
+    def _remoteable_persistent_objects(self) -> dict:
+        objects = super()._remoteable_persistent_objects()
+        for path, envoy in self.named_modules():
+            objects[persistent_id(path)] = envoy
+        return objects
+
+    def project_on_vocab(self, stream: Tensor) -> Tensor:
+        Mediator.current("project_on_vocab")  # the weights are in the worker, so in a trace
+        rows = stream.reshape(-1, stream.shape[-1])
+        normed = self.norm(rows)
+        with self._stood_down():
+            logits = self._module.compute_logits(normed)
+        return logits.reshape(*stream.shape[:-1], -1)
+
+    @contextlib.contextmanager
+    def _stood_down(self) -> Iterator[None]:
+        """Run modules of the model aside from its forward: no block sees them."""
+        interleaver = self.interleaver
+        interleaving, interleaver.interleaving = interleaver.interleaving, False
+        try:
+            yield
+        finally:
+            interleaver.interleaving = interleaving
+
+
+@contextlib.contextmanager
+def _without_accelerator() -> Iterator[None]:
+    """Let vLLM's loader tidy an accelerator's memory on a host that has none."""
+    if torch.accelerator.is_available():
+        yield
+        return
+    with mock.patch.object(torch.accelerator, "empty_cache", lambda: None):
+        yield
+
+
+def pack_tree(family: Any, rename: Any, envoys: Any) -> str:
+    """What the worker builds its tree from, as text, which an engine's config can carry."""
+    return base64.b64encode(cloudpickle.dumps((family, rename, envoys))).decode()
+
+
+def unpack_tree(packed: str) -> dict[str, Any]:
+    """The keyword arguments `pack_tree` was given."""
+    family, rename, envoys = cloudpickle.loads(base64.b64decode(packed))
+    return {"family": family, "rename": rename, "envoys": envoys}

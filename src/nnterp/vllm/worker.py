@@ -1,0 +1,70 @@
+"""vLLM's worker with the standard vocabulary in it, on a GPU or a CPU.
+
+Blocks run in the worker, so the envoys they were written against have to be there: once
+vLLM has loaded the model, the runner builds around it the tree the client built around
+its weightless copy. nnsight provides the runner that runs blocks beside the forward; what
+is added is the tree, the batcher that serves private rows, and the worker of a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nnsight.modeling.vllm.fragments import VLLMFragments
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner, Requests
+from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
+from vllm.platforms import current_platform
+from vllm.tokenizers import cached_tokenizer_from_config
+
+from .model import TREE_KEY, StandardizedVLLM, unpack_tree
+from .rows import RowBatcher, RowInterleaver
+
+if TYPE_CHECKING or not current_platform.is_cpu():
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
+    from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
+else:
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner as PlatformRunner
+    from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
+
+
+class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
+    """nnsight's runner around a standardized tree, over this platform's own."""
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        # Past nnsight's own, which would build a plain tree around the same module.
+        super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
+        extra = self.vllm_config.additional_config
+        interleaver = RowInterleaver(extra.get("nnsight_taps", ()), fragments=VLLMFragments())
+        self.nnsight_model = StandardizedVLLM(
+            self.get_model(),
+            config=self.model_config.hf_text_config,
+            interleaver=interleaver,
+            **unpack_tree(extra[TREE_KEY]),
+        )
+        self.nnsight_model.tokenizer = cached_tokenizer_from_config(self.model_config)
+        interleaver.batcher = RowBatcher()
+        interleaver.defer_exceptions = True
+        self.nnsight_requests = Requests()
+        self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
+
+    def _update_states(self, scheduler_output: Any) -> None:
+        super()._update_states(scheduler_output)
+        for request_id, request in self.nnsight_requests.requests.items():
+            state = self.requests.get(request_id)
+            for mediator in request.workers() if state is not None else ():
+                mediator.cached_tokens = state.num_computed_tokens
+
+
+class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
+    """This platform's worker with a standardized runner."""
+
+    def init_device(self) -> None:
+        # Past nnsight's own, which accepts no runner but a GPU's.
+        super(NNsightGPUWorker, self).init_device()
+        runner = self.model_runner
+        if type(runner) is not PlatformRunner:
+            raise NotImplementedError(
+                f"this worker built a {type(runner).__module__}.{type(runner).__name__}, which "
+                "blocks cannot run in; unset VLLM_USE_V2_MODEL_RUNNER"
+            )
+        runner.__class__ = StandardizedModelRunner
