@@ -1,0 +1,73 @@
+"""Engines and references shared by the suites.
+
+An engine takes seconds to start and the first in a process the longest, so each is
+started once, in this process, and kept; what needs one of its own says so.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Read by vLLM as it is imported and as an engine is built.
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import checkpoints
+import pytest
+import torch
+
+#: What an engine for a tiny checkpoint needs, and no more.
+TINY_ENGINE = {"dtype": "float32", "max_model_len": 64, "kv_cache_memory_bytes": 50_000_000}
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny checkpoints and what transformers says of each."""
+    folder = tmp_path_factory.mktemp("references")
+    subprocess.run([sys.executable, HERE / "references.py", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reference(references: Path) -> Callable[[str], dict[str, Any]]:
+    """What transformers says of a tiny checkpoint: its values, edits and longer prompt."""
+    return lambda name: torch.load(references / f"{name}.pt")
+
+
+@pytest.fixture(scope="session")
+def engine(references: Path) -> Callable[[str], Any]:
+    """The vLLM engine of a tiny checkpoint, in this process."""
+    from nnterp import StandardizedVLLM
+
+    started: dict[str, Any] = {}
+
+    def start(name: str) -> Any:
+        if name not in started:
+            started[name] = StandardizedVLLM(str(references / name), dispatch=True, **TINY_ENGINE)
+        return started[name]
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny checkpoint, made on first use, with nothing run on it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            made[name] = checkpoints.make(name, folder)
+        return made[name]
+
+    return make
