@@ -41,7 +41,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference(references: Path) -> Callable[[str], dict[str, Any]]:
     """What transformers says of a tiny checkpoint: its values, edits and longer prompt."""
-    return lambda name: torch.load(references / f"{name}.pt")
+    return lambda name: torch.load(references / f"{name}.float32.pt")
 
 
 @pytest.fixture(scope="session")

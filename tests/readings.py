@@ -37,19 +37,37 @@ def host_of(model: Any, layer: int, value: Value) -> Any:
 
 
 def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
-    """Every value of every block, by ``name`` or ``block.name``."""
+    """Every value of every block that the model serves, by ``name`` or ``block.name``."""
     tokens, arguments = one_step(model, prompt)
+    served = [value for value in BLOCK_VALUES if model.support()[value.name]]
     with torch.no_grad(), model.trace(tokens, **arguments):
         seen = nnsight.save({})
         seen["input_ids"] = model.input_ids
         seen["token_embeddings"] = model.token_embeddings
         for index in range(model.num_layers):
-            for value in BLOCK_VALUES:
+            for value in served:
                 seen[f"{index}.{value.name}"] = getattr(host_of(model, index, value), value.name)
         seen["projected"] = model.project_on_vocab(seen[f"{index}.layer_output"][:, -1:])
         seen["logits"] = model.logits[:, -1:]
         seen["next_token_probs"] = model.next_token_probs
     return {name: tensor.cpu() for name, tensor in seen.items()}
+
+
+def overwritten(model: Any, prompt: Sequence[int]) -> list[str]:
+    """The values that, kept as they were read, are not what they were when they were read."""
+    tokens, arguments = one_step(model, prompt)
+    with torch.no_grad(), model.trace(tokens, **arguments):
+        kept, copies = nnsight.save({}), nnsight.save({})
+        kept["token_embeddings"] = model.token_embeddings
+        copies["token_embeddings"] = kept["token_embeddings"].clone()
+        for index in range(model.num_layers):
+            for value in BLOCK_VALUES:
+                tensor = getattr(host_of(model, index, value), value.name)
+                kept[f"{index}.{value.name}"] = tensor
+                copies[f"{index}.{value.name}"] = tensor.clone()
+        kept["logits"] = model.logits
+        copies["logits"] = kept["logits"].clone()
+    return [name for name, tensor in kept.items() if not torch.equal(tensor, copies[name])]
 
 
 def clean_logits(model: Any, prompt: Sequence[int]) -> Tensor:

@@ -1,13 +1,16 @@
-"""What transformers says of the tiny checkpoints: ``python references.py FOLDER [NAME ...]``.
+"""What transformers says of a checkpoint, written to a file for an engine to be held against.
+
+    python references.py FOLDER [--names NAME ...] [--device cpu] [--dtype float32]
 
 Run in a process of its own, because vLLM's Transformers backend changes transformers'
-classes in the process it loads in. Writes ``FOLDER/NAME``, a checkpoint, and
-``FOLDER/NAME.pt``, its values and the effects of editing them.
+classes in the process it loads in. Makes the tiny checkpoint ``FOLDER/NAME`` where there
+is none, and writes ``FOLDER/NAME.DTYPE.pt``: its values, the effects of editing them and,
+below float32, the values under ``sdpa``.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import checkpoints
@@ -16,25 +19,35 @@ import torch
 from nnterp import StandardizedTransformer
 
 
-def write(name: str, folder: Path, device: str = "cpu") -> None:
-    model = StandardizedTransformer(
-        str(checkpoints.make(name, folder)),
-        dispatch=True,
-        device=device,
-        dtype=torch.float32,
-        attn_implementation="eager",
+def load(path: Path, device: str, dtype: torch.dtype, attention: str) -> StandardizedTransformer:
+    return StandardizedTransformer(
+        str(path), dispatch=True, device=device, dtype=dtype, attn_implementation=attention
     )
+
+
+def write(name: str, folder: Path, device: str = "cpu", dtype: str = "float32") -> None:
+    path = folder / name
+    if not path.exists():
+        checkpoints.make(name, folder)
+    model = load(path, device, getattr(torch, dtype), "eager")
     longer = [*checkpoints.PROMPT, int(readings.clean_logits(model, checkpoints.PROMPT).argmax())]
-    torch.save(
-        {
-            "values": readings.values(model, checkpoints.PROMPT),
-            "edits": readings.edits(model, checkpoints.PROMPT),
-            "longer": readings.values(model, longer),
-        },
-        folder / f"{name}.pt",
-    )
+    found = {
+        "values": readings.values(model, checkpoints.PROMPT),
+        "edits": readings.edits(model, checkpoints.PROMPT),
+        "longer": readings.values(model, longer),
+    }
+    if dtype != "float32":
+        sdpa = load(path, device, getattr(torch, dtype), "sdpa")
+        found["sdpa"] = readings.values(sdpa, checkpoints.PROMPT)
+    torch.save(found, folder / f"{name}.{dtype}.pt")
 
 
 if __name__ == "__main__":
-    for checkpoint in sys.argv[2:] or checkpoints.TINY:
-        write(checkpoint, Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--names", nargs="*", default=list(checkpoints.TINY))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    arguments = parser.parse_args()
+    for checkpoint in arguments.names:
+        write(checkpoint, arguments.folder, arguments.device, arguments.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from .transformer import StandardizedTransformer
     from .vllm.model import StandardizedVLLM
 
-__version__ = version("nnterp")
+__version__ = "0.1.0"
 
 # Imported on first use: a program that names one engine does not pay for the other.
 _HOMES = {

@@ -4,9 +4,11 @@ from .llama import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 
+#: The backbone is called differently on each engine and in some of their releases.
 RENAME = {
-    "gpt_neox.embed_in": "embed_tokens",
-    "gpt_neox.layers": "layers",
-    "gpt_neox.final_layer_norm": "norm",
+    "*.embed_in": "embed_tokens",
+    "*.layers": "layers",
+    "*.final_layer_norm": "norm",
+    "embed_out": "lm_head",
     "attention": "self_attn",
 }

@@ -77,7 +77,7 @@ def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
     distance = position[:, None] - position[None, :]
     slopes = getattr(impl, "alibi_slopes", None)
     if slopes is not None:
-        scores = scores - slopes.float()[:, None, None] * distance
+        scores = scores - slopes.to(scores)[:, None, None] * distance
     hidden = distance < 0
     if kernel.sliding_window is not None:
         hidden |= distance >= kernel.sliding_window
@@ -89,7 +89,7 @@ def pattern(kernel: Any, scores: Tensor) -> Tensor:
     sinks = getattr(kernel.impl, "sinks", None)
     if sinks is None:
         return scores.softmax(-1)
-    sink = sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)
+    sink = sinks.to(scores)[:, None, None].expand(-1, scores.shape[1], 1)
     return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
 
 

@@ -1,12 +1,10 @@
-"""GPT-NeoX on vLLM, through its Transformers backend: transformers' blocks, vLLM's kernel."""
+"""GPT-NeoX on vLLM: one tensor between blocks.
 
+Served through vLLM's Transformers backend, whose blocks are transformers' own around
+vLLM's attention kernel; older releases have a definition of their own.
+"""
+
+from ..gpt_neox import RENAME
 from .gpt2 import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
-
-RENAME = {
-    "model.embed_in": "embed_tokens",
-    "model.layers": "layers",
-    "model.final_layer_norm": "norm",
-    "attention": "self_attn",
-}
