@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 GENERIC: Mapping[str, Any] = {
@@ -118,6 +119,8 @@ def _byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=alphabet[0], bos_token=alphabet[1],
+        tokenizer_object=tokenizer,
+        pad_token=alphabet[0],
+        bos_token=alphabet[1],
         eos_token=alphabet[2],
     )

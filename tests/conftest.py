@@ -20,11 +20,10 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import checkpoints
 import pytest
 import torch
+
+import checkpoints
 
 #: What an engine for a tiny checkpoint needs, and no more.
 TINY_ENGINE = {"dtype": "float32", "max_model_len": 64, "kv_cache_memory_bytes": 50_000_000}

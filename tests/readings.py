@@ -11,8 +11,9 @@ from typing import Any
 
 import nnsight
 import torch
-from nnterp.values import VALUES, Value
 from torch import Tensor
+
+from nnterp.values import VALUES
 
 #: Values an edit of which the two engines can be compared on.
 EDITABLE = tuple(
@@ -31,11 +32,6 @@ def one_step(model: Any, prompt: Sequence[int]) -> tuple[Any, dict[str, Any]]:
     return torch.tensor([list(prompt)]), {}
 
 
-def host_of(model: Any, layer: int, value: Value) -> Any:
-    block = model.layers[layer]
-    return {"model": model, "layer": block}.get(value.host) or getattr(block, value.host)
-
-
 def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
     """Every value of every block that the model serves, by ``name`` or ``block.name``."""
     tokens, arguments = one_step(model, prompt)
@@ -46,7 +42,7 @@ def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
         seen["token_embeddings"] = model.token_embeddings
         for index in range(model.num_layers):
             for value in served:
-                seen[f"{index}.{value.name}"] = getattr(host_of(model, index, value), value.name)
+                seen[f"{index}.{value.name}"] = getattr(model.host_of(value, index), value.name)
         seen["projected"] = model.project_on_vocab(seen[f"{index}.layer_output"][:, -1:])
         seen["logits"] = model.logits[:, -1:]
         seen["next_token_probs"] = model.next_token_probs
@@ -62,7 +58,7 @@ def overwritten(model: Any, prompt: Sequence[int]) -> list[str]:
         copies["token_embeddings"] = kept["token_embeddings"].clone()
         for index in range(model.num_layers):
             for value in BLOCK_VALUES:
-                tensor = getattr(host_of(model, index, value), value.name)
+                tensor = getattr(model.host_of(value, index), value.name)
                 kept[f"{index}.{value.name}"] = tensor
                 copies[f"{index}.{value.name}"] = tensor.clone()
         kept["logits"] = model.logits
@@ -83,7 +79,7 @@ def edited_in_place(model: Any, prompt: Sequence[int], name: str, layer: int) ->
     Half of them, because the norms that follow would undo a change of scale.
     """
     tokens, arguments = one_step(model, prompt)
-    host = host_of(model, layer, VALUES[name])
+    host = model.host_of(VALUES[name], layer)
     seq = VALUES[name].axes.index("seq")
     with torch.no_grad(), model.trace(tokens, **arguments):
         tensor = getattr(host, name)
@@ -95,7 +91,7 @@ def edited_in_place(model: Any, prompt: Sequence[int], name: str, layer: int) ->
 def assigned(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor:
     """The logits after replacing the value by its mirror image along the last axis."""
     tokens, arguments = one_step(model, prompt)
-    host = host_of(model, layer, VALUES[name])
+    host = model.host_of(VALUES[name], layer)
     with torch.no_grad(), model.trace(tokens, **arguments):
         setattr(host, name, getattr(host, name).flip(-1))
         logits = model.logits[:, -1:].save()

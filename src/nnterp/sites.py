@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -129,7 +130,7 @@ class Argument:
         return (args, {**kwargs, self.name: tensor})
 
     def _position(self, host: Envoy) -> int:
-        return _parameters(type(relative(host, self.of)._module)).index(self.name)
+        return _parameters(type(relative(host, self.of)._module).forward).index(self.name)
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ class FirstArgument:
         return replace_first_input(*raw, tensor)
 
 
-@lru_cache(maxsize=None)
-def _parameters(module_class: type[torch.nn.Module]) -> tuple[str, ...]:
-    return tuple(inspect.signature(module_class.forward).parameters)[1:]
+@cache
+def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(forward).parameters)[1:]  # without self
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from .eproperty import StandardEnvoy, StandardValue
 from .errors import CheckpointNotFound, did_you_mean
 from .sites import FirstArgument, FromFamily, Output
 from .support import Support, support
+from .values import Value
 
 #: What `read_config` passes on to transformers; every other load argument is about weights.
 _CONFIG_ARGUMENTS = ("revision", "trust_remote_code", "token", "cache_dir")
@@ -119,39 +120,41 @@ class Standardized(StandardEnvoy):
 
     @property
     def num_kv_heads(self) -> int:
-        """Key and value heads a block, by the config; equal to `num_heads` where all have their own."""
-        return getattr(self._config, "num_key_value_heads", None) or self.num_heads
+        """Key and value heads a block, by the config; `num_heads` where none are shared."""
+        return self._first("num_key_value_heads") or self.num_heads
 
     @property
     def head_dim(self) -> int:
         """The width of a head's values and output."""
-        for field in ("v_head_dim", "head_dim"):
-            width = getattr(self._config, field, None)
-            if width:
-                return width
-        return self.hidden_size // self.num_heads
+        return self._first("v_head_dim", "head_dim") or self.hidden_size // self.num_heads
 
     @property
     def qk_head_dim(self) -> int:
-        """The width of a head's queries and keys; differs from `head_dim` under latent attention."""
-        return getattr(self._config, "qk_head_dim", None) or getattr(
-            self._config, "head_dim", None
-        ) or self.hidden_size // self.num_heads
+        """The width of a head's queries and keys; not `head_dim` under latent attention."""
+        return self._first("qk_head_dim", "head_dim") or self.hidden_size // self.num_heads
 
     @property
     def intermediate_size(self) -> int:
         """The width inside the MLP."""
-        for field in ("intermediate_size", "n_inner", "ffn_dim"):
-            width = getattr(self._config, field, None)
-            if width:
-                return width
-        return 4 * self.hidden_size
+        return self._first("intermediate_size", "n_inner", "ffn_dim") or 4 * self.hidden_size
+
+    def _first(self, *fields: str) -> int | None:
+        """The first of the config's ``fields`` that is there and not zero or None."""
+        found = (getattr(self._config, field, None) for field in fields)
+        return next((width for width in found if width), None)
 
     # -- methods -------------------------------------------------------------
 
     def support(self) -> Support:
         """Which values this checkpoint serves, in which layout, and why not the others."""
         return support(self)
+
+    def host_of(self, value: Value, layer: int) -> Any:
+        """The envoy that serves ``value`` for block ``layer``: the model, the block or a part."""
+        if value.host == "model":
+            return self
+        block = self.layers[self._index(layer)]
+        return block if value.host == "layer" else getattr(block, value.host)
 
     def steer(
         self,

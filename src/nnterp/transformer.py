@@ -52,7 +52,10 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         envoys: Mapping[Any, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        config = repo_id.config if isinstance(repo_id, torch.nn.Module) else read_config(repo_id, kwargs)
+        if isinstance(repo_id, torch.nn.Module):
+            config = repo_id.config
+        else:
+            config = read_config(repo_id, kwargs)
         self._shards = wants_tensor_parallel(repo_id, kwargs)
         tree = self._adopt(config, family, rename, envoys)
         kwargs.setdefault("task", "text-generation")

@@ -9,9 +9,8 @@ tests all read them here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -65,24 +64,35 @@ class Value:
         return self.vllm_layout if engine == "vllm" and self.vllm_layout else self.layout
 
 
-def _layout(annotation: type) -> str:
-    return " ".join(getattr(annotation, "dim_str").split())
+def _layout(annotation: Any) -> str:
+    return " ".join(annotation.dim_str.split())
 
 
 INPUT_IDS = Value(
-    "input_ids", "model", _layout(Ids), "the token ids that enter the embedding",
+    "input_ids",
+    "model",
+    _layout(Ids),
+    "the token ids that enter the embedding",
     writable_on=TRANSFORMERS_ONLY,
 )
 TOKEN_EMBEDDINGS = Value(
-    "token_embeddings", "model", _layout(Stream),
+    "token_embeddings",
+    "model",
+    _layout(Stream),
     "the tokens' embeddings as the model uses them, scaled where the family scales",
 )
 LOGITS = Value(
-    "logits", "model", _layout(Logits), "the logits, after any soft cap or scale",
+    "logits",
+    "model",
+    _layout(Logits),
+    "the logits, after any soft cap or scale",
     vllm_layout="1 1 vocab",
 )
 NEXT_TOKEN_PROBS = Value(
-    "next_token_probs", "model", _layout(Probabilities), "the softmax of logits[:, -1]",
+    "next_token_probs",
+    "model",
+    _layout(Probabilities),
+    "the softmax of logits[:, -1]",
     writable_on=NEITHER,
 )
 LAYER_INPUT = Value(
@@ -94,33 +104,45 @@ LAYER_OUTPUT = Value(
 ATTENTION_OUTPUT = Value(
     "attention_output", "self_attn", _layout(Stream), "what attention adds to the residual stream"
 )
-MLP_OUTPUT = Value(
-    "mlp_output", "mlp", _layout(Stream), "what the MLP adds to the residual stream"
-)
+MLP_OUTPUT = Value("mlp_output", "mlp", _layout(Stream), "what the MLP adds to the residual stream")
 ATTENTION_QUERIES = Value(
-    "attention_queries", "self_attn", _layout(Queries),
+    "attention_queries",
+    "self_attn",
+    _layout(Queries),
     "the queries as they enter the attention kernel, after rope and norm",
 )
 ATTENTION_KEYS = Value(
-    "attention_keys", "self_attn", _layout(Keys),
+    "attention_keys",
+    "self_attn",
+    _layout(Keys),
     "this step's keys as they enter the attention kernel, not repeated over query heads",
 )
 ATTENTION_VALUES = Value(
-    "attention_values", "self_attn", _layout(HeadValues),
+    "attention_values",
+    "self_attn",
+    _layout(HeadValues),
     "this step's values as they enter the attention kernel, not repeated over query heads",
 )
 ATTENTION_SCORES = Value(
-    "attention_scores", "self_attn", _layout(Pattern),
+    "attention_scores",
+    "self_attn",
+    _layout(Pattern),
     "the scores, scaled, capped and masked: -inf where a key is not seen",
-    writable_on=TRANSFORMERS_ONLY, prefill_only_on=frozenset({"vllm"}),
+    writable_on=TRANSFORMERS_ONLY,
+    prefill_only_on=frozenset({"vllm"}),
 )
 ATTENTION_PROBABILITIES = Value(
-    "attention_probabilities", "self_attn", _layout(Pattern),
+    "attention_probabilities",
+    "self_attn",
+    _layout(Pattern),
     "the attention pattern; rows sum to 1, or to less where the family has sinks",
-    writable_on=TRANSFORMERS_ONLY, prefill_only_on=frozenset({"vllm"}),
+    writable_on=TRANSFORMERS_ONLY,
+    prefill_only_on=frozenset({"vllm"}),
 )
 ATTENTION_HEAD_OUTPUTS = Value(
-    "attention_head_outputs", "self_attn", _layout(HeadOutputs),
+    "attention_head_outputs",
+    "self_attn",
+    _layout(HeadOutputs),
     "each head's output, before the output projection",
 )
 
@@ -144,8 +166,3 @@ VALUES: dict[str, Value] = {
         NEXT_TOKEN_PROBS,
     )
 }
-
-
-def on(host: Host) -> Iterator[Value]:
-    """The values that hang on ``host``, in forward order."""
-    return (value for value in VALUES.values() if value.host == host)

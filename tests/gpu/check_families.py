@@ -21,9 +21,10 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS))
 
+import torch
+
 import checkpoints
 import readings
-import torch
 
 CLOSE = {"float32": 2e-5, "bfloat16": None}
 IDENTITY = {"float32": 1e-6, "bfloat16": 2e-2}
@@ -36,7 +37,10 @@ def compare(name: str, folder: Path, dtype: str) -> int:
 
     expected = torch.load(folder / f"{name}.{dtype}.pt")
     model = StandardizedVLLM(
-        str(folder / name), dispatch=True, dtype=dtype, max_model_len=64,
+        str(folder / name),
+        dispatch=True,
+        dtype=dtype,
+        max_model_len=64,
         kv_cache_memory_bytes=200_000_000,
     )
     failures = []
@@ -58,8 +62,11 @@ def compare(name: str, folder: Path, dtype: str) -> int:
     for key, gap in gaps.items():
         kind = key.rpartition(".")[2]
         by_value[kind] = max(by_value.get(kind, 0.0), gap)
-    print(f"{name} {dtype}: worst value {max(gaps.values()):.1e}, worst edit "
-          f"{max(edit_gaps.values()):.1e}, {len(gaps)} values, {len(edit_gaps)} edits", flush=True)
+    print(
+        f"{name} {dtype}: worst value {max(gaps.values()):.1e}, worst edit "
+        f"{max(edit_gaps.values()):.1e}, {len(gaps)} values, {len(edit_gaps)} edits",
+        flush=True,
+    )
     if "sdpa" in expected:
         for kind, gap in by_value.items():
             pairs = [
@@ -112,12 +119,16 @@ def main() -> None:
         failed = 0
         for dtype in arguments.dtypes:
             failed += stage(
-                TESTS / "references.py", folder, "--device", arguments.device,
-                "--dtype", dtype, "--names", *names,
+                TESTS / "references.py",
+                folder,
+                "--device",
+                arguments.device,
+                "--dtype",
+                dtype,
+                "--names",
+                *names,
             )
-            failed += stage(
-                __file__, "--compare", folder, "--dtypes", dtype, "--names", *names
-            )
+            failed += stage(__file__, "--compare", folder, "--dtypes", dtype, "--names", *names)
     print(f"{failed} failures")
     sys.exit(min(failed, 99))
 

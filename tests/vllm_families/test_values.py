@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import checkpoints
 import nnsight
 import pytest
-import readings
 import torch
+
+import checkpoints
+import readings
 from nnterp.values import VALUES
 
 CLOSE = 1e-5
@@ -96,9 +97,7 @@ def test_an_edit_does_what_it_does_on_transformers(
 
 def test_a_decode_step_serves_the_new_token_alone(model: Any, expected: dict[str, Any]) -> None:
     longer = expected["longer"]
-    with model.trace(
-        checkpoints.PROMPT, temperature=0.0, max_tokens=2, ignore_eos=True
-    ) as tracer:
+    with model.trace(checkpoints.PROMPT, temperature=0.0, max_tokens=2, ignore_eos=True) as tracer:
         steps = nnsight.save([])
         for _ in tracer.iter[:2]:
             block = model.layers[1]

@@ -23,8 +23,8 @@ from nnsight.intervention.source import Source, SourceEnvoy
 from torch import Tensor
 
 from .. import values
-from ..errors import Unavailable
 from ..eproperty import StandardValue
+from ..errors import Unavailable
 from ..sites import Output, Reading
 from .layer import Live
 

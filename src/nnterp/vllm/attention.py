@@ -24,6 +24,10 @@ from .layer import Rows
 #: Where an attention module keeps vLLM's ``Attention`` layer.
 KERNEL = "attn"
 
+QUERIES = Argument("query", of=KERNEL)
+KEYS = Argument("key", of=KERNEL)
+VALUES = Argument("value", of=KERNEL)
+
 KERNEL_VALUES = (
     values.ATTENTION_QUERIES,
     values.ATTENTION_KEYS,
@@ -39,16 +43,14 @@ class Recomputed:
     """Scores or pattern, recomputed from the queries and keys entering the kernel."""
 
     normalized: bool
-    queries: Argument = Argument("query", of=KERNEL)
-    keys: Argument = Argument("key", of=KERNEL)
 
     def location(self, host: Envoy) -> str:
-        return self.queries.location(host)
+        return QUERIES.location(host)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
         kernel = host.get(KERNEL)._module
-        queries = self.queries.get(host, raw)
-        scores = masked_scores(kernel, queries, self.keys.get(host, raw))
+        queries = QUERIES.get(host, raw)
+        scores = masked_scores(kernel, queries, KEYS.get(host, raw))
         wanted = pattern(kernel, scores) if self.normalized else scores
         return Reading(wanted.to(queries.dtype).unsqueeze(0), fresh=True)
 
@@ -96,16 +98,14 @@ def pattern(kernel: Any, scores: Tensor) -> Tensor:
 class Attention(Rows):
     """An attention module around vLLM's ``Attention`` layer."""
 
-    attention_queries = StandardValue(values.ATTENTION_QUERIES, Argument("query", of=KERNEL))
-    attention_keys = StandardValue(values.ATTENTION_KEYS, Argument("key", of=KERNEL))
-    attention_values = StandardValue(values.ATTENTION_VALUES, Argument("value", of=KERNEL))
+    attention_queries = StandardValue(values.ATTENTION_QUERIES, QUERIES)
+    attention_keys = StandardValue(values.ATTENTION_KEYS, KEYS)
+    attention_values = StandardValue(values.ATTENTION_VALUES, VALUES)
     attention_scores = StandardValue(values.ATTENTION_SCORES, Recomputed(normalized=False))
     attention_probabilities = StandardValue(
         values.ATTENTION_PROBABILITIES, Recomputed(normalized=True)
     )
-    attention_head_outputs = StandardValue(
-        values.ATTENTION_HEAD_OUTPUTS, Output(of=KERNEL)
-    )
+    attention_head_outputs = StandardValue(values.ATTENTION_HEAD_OUTPUTS, Output(of=KERNEL))
     attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
 
     @property
@@ -150,5 +150,3 @@ def _not_recomputable(kernel: Any) -> str | None:
     if kernel.use_alibi_sqrt:
         return "its ALiBi bias is the square-root form, which is not recomputed"
     return None
-
-

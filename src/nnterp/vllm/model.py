@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
@@ -104,10 +105,15 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             prompts,
             sampling_params=params,
             lora_request=lora_requests,
-            use_tqdm=len(prompts) >= _BAR_FROM,
+            use_tqdm=self._shows_progress(len(prompts)),
         )
         self._collect(mediators, outputs)
         return outputs
+
+    @staticmethod
+    def _shows_progress(requests: int) -> bool:
+        # vLLM divides by the time a bar has measured, and a disabled bar measures none.
+        return requests >= _BAR_FROM and os.environ.get("TQDM_DISABLE", "0") in ("", "0")
 
     def _remoteable_persistent_objects(self) -> dict:
         objects = super()._remoteable_persistent_objects()
@@ -140,7 +146,7 @@ def _without_accelerator() -> Iterator[None]:
     if torch.accelerator.is_available():
         yield
         return
-    with mock.patch.object(torch.accelerator, "empty_cache", lambda: None):
+    with mock.patch.object(torch.accelerator, "empty_cache"):
         yield
 
 

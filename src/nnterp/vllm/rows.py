@@ -126,9 +126,8 @@ class RowBatcher(VLLMBatcher):
             return self._write_rows(full, group, after)
         if isinstance(full, dict):
             return {key: self._merge(full[key], group, before[key], after[key]) for key in full}
-        return type(full)(
-            [self._merge(*item) for item in zip(full, [group] * len(full), before, after)]
-        )
+        parts = zip(full, before, after, strict=True)
+        return type(full)([self._merge(part, group, *sides) for part, *sides in parts])
 
     def _write_rows(self, full: Tensor, group: BatchGroup, rows: Tensor) -> Tensor:
         axis = self._token_dim(full)
