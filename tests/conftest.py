@@ -70,3 +70,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return made[name]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Any:
+    """The vLLM engine of SmolLM2-135M-Instruct, in this process."""
+    from nnterp import StandardizedVLLM, packaged
+
+    return StandardizedVLLM(
+        str(packaged.smollm2()),
+        dispatch=True,
+        dtype="float32",
+        max_model_len=256,
+        kv_cache_memory_bytes=200_000_000,
+    )

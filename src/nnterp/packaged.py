@@ -61,7 +61,6 @@ def _convert(gguf: Path, folder: Path) -> None:
             "pip install 'nnterp[demo]'"
         )
     import torch
-
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}

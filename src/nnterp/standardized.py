@@ -65,7 +65,13 @@ class Standardized(StandardEnvoy):
         self._added_envoys = dict(envoys or {})
         return {
             "rename": {**self.family.RENAME, **self._added_rename},
-            "envoys": {**self._engine_envoys(), **self.family.ENVOYS, **self._added_envoys},
+            # nnsight takes the first key that fits a module, so the user's own come first.
+            "envoys": self._added_envoys
+            | {
+                key: envoy
+                for key, envoy in {**self._engine_envoys(), **self.family.ENVOYS}.items()
+                if key not in self._added_envoys
+            },
         }
 
     def _engine_envoys(self) -> Mapping[Any, Any]:
@@ -240,21 +246,27 @@ def read_config(repo_id: str, arguments: Mapping[str, Any]) -> Any:
     Raises:
         CheckpointNotFound: Nothing readable there.
     """
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
     if arguments.get("config") is not None:
         return arguments["config"]
+    folder = Path(repo_id)
     looks_local = repo_id.startswith(("/", ".", "~")) or repo_id.count("/") > 1
-    if looks_local and not Path(repo_id).exists():
+    if (looks_local or folder.is_dir()) and not (folder / "config.json").is_file():
+        found = "no config.json in" if folder.is_dir() else "no folder"
         raise CheckpointNotFound(
-            f"there is no {repo_id!r} on this machine; pass the folder of a checkpoint (one that "
-            "holds a config.json) or a hub id"
+            f"there is {found} {repo_id!r} on this machine; pass the folder of a checkpoint, one "
+            "that holds a config.json, or a hub id"
         )
     passed_on = {k: arguments[k] for k in _CONFIG_ARGUMENTS if arguments.get(k) is not None}
     try:
-        return AutoConfig.from_pretrained(repo_id, **passed_on)
+        values, _ = PretrainedConfig.get_config_dict(repo_id, **passed_on)
     except OSError as error:
         raise CheckpointNotFound(
-            f"{repo_id!r} is neither a folder here that holds a config.json nor a hub id that "
-            f"could be read: {str(error).splitlines()[0]}"
+            f"{repo_id!r} is neither a folder on this machine that holds a config.json nor a hub "
+            f"id that could be read: {str(error).splitlines()[0]}"
         ) from error
+    if values.get("model_type") in CONFIG_MAPPING or "auto_map" in values:
+        return AutoConfig.from_pretrained(repo_id, **passed_on)
+    # No class of transformers' own; the family, if there is one, needs none.
+    return PretrainedConfig.from_dict({"model_type": "", **values})
