@@ -11,6 +11,8 @@ ENGINE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 TORCH_INDEX ?=
 MODEL ?=
 BIN := .venv/bin
+# The build that vLLM for the CPU is compiled against; only Linux names it apart from CUDA's.
+TORCH := 2.13.0$(if $(filter Linux,$(shell uname)),+cpu)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint
@@ -33,8 +35,7 @@ lint: .venv/installed
 	$(PYTHON) -m venv .venv
 ifeq ($(ENGINE),cpu)
 	@echo "Installing torch for a host without a GPU"
-	@$(PIP) "torch==2.13.0" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda and "pip took a CUDA build of torch, and vLLM for the CPU needs a CPU build. Remove .venv and say where one is: make TORCH_INDEX=https://download.pytorch.org/whl/cpu")'
+	@$(PIP) "torch==$(TORCH)" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) || { echo "pip's index has no CPU build of torch; say where one is: make TORCH_INDEX=https://download.pytorch.org/whl/cpu"; exit 1; }
 endif
 	@echo "Installing nnterp with vLLM for the $(ENGINE) (some minutes)"
 	@$(PIP) --editable '.[$(ENGINE),demo,dev]'
