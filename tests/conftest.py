@@ -44,7 +44,23 @@ def reference(references: Path) -> Callable[[str], dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def engine(references: Path) -> Callable[[str], Any]:
+def keep() -> Callable[[Any], Any]:
+    """Keep an engine of this process alive to the end of the session.
+
+    vLLM's engines in one process share its process groups, and the first to be collected
+    takes them down for all.
+    """
+    kept: list[Any] = []
+
+    def hold(model: Any) -> Any:
+        kept.append(model)
+        return model
+
+    return hold
+
+
+@pytest.fixture(scope="session")
+def engine(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]:
     """The vLLM engine of a tiny checkpoint, in this process."""
     from nnterp import StandardizedVLLM
 
@@ -52,7 +68,8 @@ def engine(references: Path) -> Callable[[str], Any]:
 
     def start(name: str) -> Any:
         if name not in started:
-            started[name] = StandardizedVLLM(str(references / name), dispatch=True, **TINY_ENGINE)
+            path = str(references / name)
+            started[name] = keep(StandardizedVLLM(path, dispatch=True, **TINY_ENGINE))
         return started[name]
 
     return start

@@ -50,9 +50,15 @@ class Recomputed:
     def read(self, host: Envoy, raw: Any) -> Reading:
         kernel = host.get(KERNEL)._module
         queries = QUERIES.get(host, raw)
-        scores = masked_scores(kernel, queries, KEYS.get(host, raw))
+        heads = self._per_head(queries, host.num_heads)
+        keys = self._per_head(KEYS.get(host, raw), host.num_kv_heads)
+        scores = masked_scores(kernel, heads, keys)
         wanted = pattern(kernel, scores) if self.normalized else scores
         return Reading(wanted.to(queries.dtype).unsqueeze(0), fresh=True)
+
+    @staticmethod
+    def _per_head(rows: Tensor, heads: int) -> Tensor:
+        return rows.reshape(rows.shape[0], heads, -1).transpose(0, 1).float()
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         raise NotImplementedError("the kernel computes scores and pattern for itself")
@@ -63,15 +69,13 @@ def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
 
     Args:
         kernel: vLLM's ``Attention`` layer.
-        queries: ``[tokens, heads * head_size]``, one whole sequence.
-        keys: ``[tokens, kv_heads * head_size]``, of the same tokens.
+        queries: ``[heads, tokens, head_size]``, of one whole sequence.
+        keys: ``[kv_heads, tokens, head_size]``, of the same tokens.
     """
-    tokens = queries.shape[0]
-    q = queries.reshape(tokens, kernel.num_heads, kernel.head_size).transpose(0, 1).float()
-    k = keys.reshape(tokens, kernel.num_kv_heads, kernel.head_size).transpose(0, 1).float()
-    k = k.repeat_interleave(kernel.num_heads // kernel.num_kv_heads, dim=0)
+    tokens = queries.shape[1]
     impl = kernel.impl
-    scores = (q @ k.transpose(1, 2)) * impl.scale
+    keys = keys.repeat_interleave(queries.shape[0] // keys.shape[0], dim=0)
+    scores = (queries @ keys.transpose(1, 2)) * impl.scale
     cap = getattr(impl, "logits_soft_cap", None)
     if cap:
         scores = cap * torch.tanh(scores / cap)
@@ -110,13 +114,20 @@ class Attention(Rows):
 
     @property
     def num_heads(self) -> int:
-        """The query heads of this block, on this tensor-parallel rank."""
-        return self.get(KERNEL)._module.num_heads
+        """The query heads of this block."""
+        return self._head_counts()[0]
 
     @property
     def num_kv_heads(self) -> int:
-        """The key and value heads of this block, on this tensor-parallel rank."""
-        return self.get(KERNEL)._module.num_kv_heads
+        """The key and value heads of this block."""
+        return self._head_counts()[1]
+
+    def _head_counts(self) -> tuple[int, int]:
+        kernel = self.get(KERNEL)._module
+        fragments = self.interleaver.fragments
+        if fragments is None or not fragments.enabled:
+            return kernel.num_heads, kernel.num_kv_heads
+        return fragments.whole_heads(kernel)
 
     @property
     def qk_head_dim(self) -> int:
@@ -135,11 +146,11 @@ class Attention(Rows):
         if kernel is None:
             return "this block has no vLLM Attention layer"
         if name in (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name):
-            return _not_recomputable(kernel._module)
+            return _not_recomputable(kernel._module, self.num_heads)
         return None
 
 
-def _not_recomputable(kernel: Any) -> str | None:
+def _not_recomputable(kernel: Any, heads: int) -> str | None:
     """Why the scores of ``kernel`` cannot be computed again outside it, or None."""
     from vllm.model_executor.layers.attention import Attention as CausalAttention
 
@@ -149,4 +160,7 @@ def _not_recomputable(kernel: Any) -> str | None:
         return f"its attention is of type {kernel.attn_type}, not causal"
     if kernel.use_alibi_sqrt:
         return "its ALiBi bias is the square-root form, which is not recomputed"
+    by_head = [getattr(kernel.impl, name, None) for name in ("alibi_slopes", "sinks")]
+    if heads != kernel.num_heads and any(constant is not None for constant in by_head):
+        return "its ALiBi slopes or sinks are spread over tensor-parallel ranks"
     return None

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nnsight.modeling.vllm.fragments import VLLMFragments
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner, Requests
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from vllm.platforms import current_platform
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from .fragments import HeadFragments
 from .model import TREE_KEY, StandardizedVLLM, unpack_tree
 from .rows import RowBatcher, RowInterleaver
 
@@ -34,7 +34,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         # Past nnsight's own, which would build a plain tree around the same module.
         super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
         extra = self.vllm_config.additional_config
-        interleaver = RowInterleaver(extra.get("nnsight_taps", ()), fragments=VLLMFragments())
+        fragments = HeadFragments(self.model_config.get_total_num_kv_heads())
+        interleaver = RowInterleaver(extra.get("nnsight_taps", ()), fragments=fragments)
         self.nnsight_model = StandardizedVLLM(
             self.get_model(),
             config=self.model_config.hf_text_config,

@@ -1,0 +1,201 @@
+"""What nnsight's VLLM takes and does, through StandardizedVLLM: modes, edits, parallelism."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import checkpoints
+import readings
+from conftest import TINY_ENGINE
+
+CLOSE = 1e-5
+PROMPT = checkpoints.PROMPT
+
+
+def test_an_undispatched_model_has_its_tree_and_starts_on_the_first_trace(
+    references: Path, reference: Callable[[str], dict[str, Any]], keep: Callable[[Any], Any]
+) -> None:
+    from nnterp import StandardizedVLLM
+
+    model = keep(StandardizedVLLM(str(references / "llama"), **TINY_ENGINE))
+    assert not model.dispatched
+    assert model.support()["layer_output"].blocks == (0, 1)
+    assert (model.num_layers, model.hidden_size, model.layers[0].self_attn.num_heads) == (2, 64, 4)
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        stream = model.layers[1].layer_output.save()
+    assert readings.gap(stream, reference("llama")["values"]["1.layer_output"]) < CLOSE
+
+
+def test_values_outside_a_trace_say_so(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    with pytest.raises(ValueError, match=r"layers\.0\.layer_output"):
+        _ = model.layers[0].layer_output
+    with pytest.raises(ValueError, match="project_on_vocab"):
+        model.project_on_vocab(torch.zeros(1, 1, 64))
+
+
+def test_generate_is_a_trace_or_a_call(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    settings = {"temperature": 0.0, "max_tokens": 3, "ignore_eos": True}
+    with model.generate(PROMPT, **settings) as tracer:
+        result = tracer.result.save()
+    called = model.generate({"prompt_token_ids": PROMPT}, **settings)
+    assert result.outputs[0].token_ids == called[0].outputs[0].token_ids
+
+
+def test_samples_can_be_written(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    settings = {"temperature": 0.0, "max_tokens": 3, "ignore_eos": True}
+    with model.trace(PROMPT, **settings) as tracer:
+        for _ in tracer.iter[:3]:
+            model.samples = torch.full_like(model.samples, 7)
+        result = tracer.result.save()
+    assert list(result.outputs[0].token_ids)[:2] == [7, 7]
+
+
+def test_logits_can_be_written(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1) as tracer:
+        model.logits[0, 0, 11] = 1e4
+        probabilities = model.next_token_probs.save()
+        result = tracer.result.save()
+    assert probabilities[0, 11] == 1.0
+    assert list(result.outputs[0].token_ids) == [11]
+
+
+def test_an_installed_edit_runs_on_every_request(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    clean = readings.clean_logits(model, PROMPT)
+    with model.edit() as (_, edit):
+        model.layers[0].layer_output[:, -1] *= 0
+    try:
+        edited = readings.clean_logits(model, PROMPT)
+    finally:
+        edit.clear()
+    assert readings.gap(edited, clean) > 1e-3
+    assert torch.equal(readings.clean_logits(model, PROMPT), clean)
+
+
+def test_a_family_can_be_given_by_name_and_added_to(
+    references: Path, keep: Callable[[Any], Any]
+) -> None:
+    from nnterp import StandardizedVLLM
+
+    model = keep(
+        StandardizedVLLM(
+            str(references / "qwen2"),
+            family="llama",
+            rename={"mlp": "feed_forward"},
+            dispatch=True,
+            **TINY_ENGINE,
+        )
+    )
+    assert model.family.__name__ == "nnterp.families.vllm.llama"
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        added = model.layers[0].feed_forward.mlp_output.save()
+    assert added.shape == (1, len(PROMPT), 64)
+
+
+def test_an_unedited_read_changes_nothing(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        bare = model.logits.save()
+    readings.values(model, PROMPT)
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        for block in model.layers:
+            block.layer_input.sum()
+            block.self_attn.attention_queries.sum()
+            block.self_attn.attention_head_outputs.sum()
+            block.layer_output.sum()
+        read = model.logits.save()
+    assert torch.equal(bare, read)
+
+
+def run(source: str, **environment: str) -> str:
+    """Run a script with an engine of its own; what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
+
+
+ASYNC = """
+import asyncio, sys
+from nnterp import StandardizedVLLM
+
+async def main():
+    model = StandardizedVLLM({path!r}, dispatch=True, mode="async", **{engine!r})
+    with model.trace({prompt!r}, temperature=0.0, max_tokens=2, ignore_eos=True) as tracer:
+        stream = model.layers[1].layer_output.save()
+    last = await tracer.backend
+    print(tuple(last.saves["stream"].shape), len(last.outputs[0].token_ids))
+    model.vllm_entrypoint.shutdown()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_the_async_engine_streams_and_saves(references: Path) -> None:
+    source = ASYNC.format(path=str(references / "llama"), engine=TINY_ENGINE, prompt=PROMPT)
+    printed = run(source, VLLM_ENABLE_V1_MULTIPROCESSING="1")
+    assert f"(1, {len(PROMPT)}, 64) 2" in printed
+
+
+PARALLEL = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+import checkpoints, readings
+from nnterp import StandardizedVLLM
+
+def main():
+    model = StandardizedVLLM(
+        {path!r}, dispatch=True, tensor_parallel_size=2, **{engine!r}
+    )
+    torch.save(
+        {{
+            "values": readings.values(model, checkpoints.PROMPT),
+            "edits": readings.edits(model, checkpoints.PROMPT),
+        }},
+        {to!r},
+    )
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
+def test_two_ranks_serve_whole_values_and_land_edits(
+    name: str,
+    references: Path,
+    reference: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    """qwen2 has fewer key heads than there are ranks."""
+    source = PARALLEL.format(
+        path=str(references / name),
+        engine=TINY_ENGINE,
+        tests=str(Path(__file__).parent),
+        to=str(tmp_path / "found.pt"),
+    )
+    run(source, VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_OMP_THREADS_BIND="0|1")
+    found, expected = torch.load(tmp_path / "found.pt"), reference(name)
+    for kind in ("values", "edits"):
+        gaps = {key: readings.gap(found[kind][key], want) for key, want in expected[kind].items()}
+        assert {key: gap for key, gap in gaps.items() if not gap < CLOSE} == {}
