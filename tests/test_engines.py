@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import apart
 import checkpoints
 import readings
 from conftest import TINY_ENGINE
@@ -120,20 +117,6 @@ def test_an_unedited_read_changes_nothing(engine: Callable[[str], Any]) -> None:
     assert torch.equal(bare, read)
 
 
-def run(source: str, **environment: str) -> str:
-    """Run a script with an engine of its own; what it printed."""
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stdout
-
-
 ASYNC = """
 import asyncio, sys
 from nnterp import StandardizedVLLM
@@ -153,49 +136,5 @@ if __name__ == "__main__":
 
 def test_the_async_engine_streams_and_saves(references: Path) -> None:
     source = ASYNC.format(path=str(references / "llama"), engine=TINY_ENGINE, prompt=PROMPT)
-    printed = run(source, VLLM_ENABLE_V1_MULTIPROCESSING="1")
+    printed = apart.run(["-c", source])
     assert f"(1, {len(PROMPT)}, 64) 2" in printed
-
-
-PARALLEL = """
-import sys, torch
-sys.path.insert(0, {tests!r})
-import checkpoints, readings
-from nnterp import StandardizedVLLM
-
-def main():
-    model = StandardizedVLLM(
-        {path!r}, dispatch=True, tensor_parallel_size=2, **{engine!r}
-    )
-    torch.save(
-        {{
-            "values": readings.values(model, checkpoints.PROMPT),
-            "edits": readings.edits(model, checkpoints.PROMPT),
-        }},
-        {to!r},
-    )
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
-def test_two_ranks_serve_whole_values_and_land_edits(
-    name: str,
-    references: Path,
-    reference: Callable[[str], dict[str, Any]],
-    tmp_path: Path,
-) -> None:
-    """qwen2 has fewer key heads than there are ranks."""
-    source = PARALLEL.format(
-        path=str(references / name),
-        engine=TINY_ENGINE,
-        tests=str(Path(__file__).parent),
-        to=str(tmp_path / "found.pt"),
-    )
-    run(source, VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_OMP_THREADS_BIND="0|1")
-    found, expected = torch.load(tmp_path / "found.pt"), reference(name)
-    for kind in ("values", "edits"):
-        gaps = {key: readings.gap(found[kind][key], want) for key, want in expected[kind].items()}
-        assert {key: gap for key, gap in gaps.items() if not gap < CLOSE} == {}

@@ -1,0 +1,44 @@
+"""The families with the engine in processes of its own, on one rank and on two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import apart
+import readings
+from conftest import TINY_ENGINE
+
+CLOSE = 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("llama", 1),
+        ("gemma2", 1),
+        ("gpt_neox", 1),
+        ("llama", 2),
+        ("qwen2", 2),  # fewer key heads than ranks
+        ("gpt_neox", 2),
+    ],
+)
+def test_an_engine_apart_serves_and_edits_as_transformers_does(
+    name: str,
+    ranks: int,
+    references: Path,
+    reference: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    found = apart.serve(
+        references / name, tmp_path / "found.pt", tensor_parallel_size=ranks, **TINY_ENGINE
+    )
+    assert found["client"] == "SyncMPClient"
+    expected = reference(name)
+    for kind in ("values", "edits"):
+        assert set(found[kind]) == set(expected[kind])
+        gaps = {key: readings.gap(found[kind][key], want) for key, want in expected[kind].items()}
+        assert {key: gap for key, gap in gaps.items() if not gap < CLOSE} == {}
