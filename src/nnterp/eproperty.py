@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Protocol, overload
 import torch
 from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.eproperty import eproperty
-from nnsight.intervention.interleaver import Mediator
+from nnsight.intervention.interleaver import Mediator, OutOfOrderError
 from torch import Tensor
 
 from .errors import Unavailable, did_you_mean
@@ -49,9 +49,6 @@ class Serving(Protocol):
     def edit(self, before: Any, after: Any) -> Any:
         """What to swap in for a location whose content goes from ``before`` to ``after``."""
 
-    def unchanged(self, raw: Any) -> Any:
-        """What to swap in for a location whose content was only read."""
-
     def unavailable_now(self, value: Value) -> str | None:
         """Why the step the running block is at does not serve ``value``, or None."""
 
@@ -68,6 +65,14 @@ class StandardEnvoy(Envoy):
     def unavailable(self, name: str) -> str | None:
         """Why this module never serves the value ``name``, or None where it does."""
         return None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        unknown = name not in self.__dict__ and not hasattr(type(self), name)
+        if unknown and self.__dict__.get("interleaver") and self.interleaver.interleaving:
+            hint = did_you_mean(name, VALUES)
+            if hint:
+                raise AttributeError(f"{self.path} has no value {name!r} to set{hint}")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -128,11 +133,12 @@ class Visit:
             raw = prop.site.write(held.host, raw, self.serving.restore(held.view, like, prop.value))
         return raw
 
-    def fn(self) -> Any:
-        content = self.content()
-        if content is self.raw:
-            return self.serving.unchanged(content)
+    def edit(self, content: Any) -> Any:
+        """What to swap in to have ``content`` at the location."""
         return self.serving.edit(self.raw, content)
+
+    def fn(self) -> Any:
+        return self.edit(self.content())
 
 
 class _Open:
@@ -224,7 +230,9 @@ class StandardValue(eproperty):
         occurrence = mediator.wanted(location)
         visit: Any = mediator.transform
         if not (isinstance(visit, Visit) and visit.key == (location, occurrence)):
+            self._require_ahead(host, mediator, location, occurrence)
             visit = Visit(host.serving, location, occurrence, Mediator.value(location))
+        mediator.latest_value = self.path(host)
         # Only now is the block at the step it asked about.
         self._require(host, host.serving.unavailable_now(self.value))
         return visit
@@ -232,6 +240,26 @@ class StandardValue(eproperty):
     def _require(self, host: StandardEnvoy, reason: str | None) -> None:
         if reason is not None:
             raise Unavailable(f"{self.path(host)}: {reason}")
+
+    def _require_ahead(
+        self, host: StandardEnvoy, mediator: Any, location: str, occurrence: int
+    ) -> None:
+        """Raise where the forward has passed this value on the step the block is at."""
+        passed = mediator.occurrence(location)
+        if mediator.iteration is not None:
+            late = passed > occurrence
+        else:
+            # Past its first value of a step, a block follows the model, and would be
+            # given the next step's.
+            begun = mediator.occurrence(f"{host.root.path}.input")
+            late = 0 < begun <= passed
+        if late:
+            latest = getattr(mediator, "latest_value", None)
+            after = f" after {latest}, which the forward reaches later" if latest else ""
+            raise OutOfOrderError(
+                f"{self.path(host)} was asked for{after}: the forward has passed it. Read it "
+                "first, on a line above, and keep it in a variable"
+            )
 
     def require_writable(self, host: StandardEnvoy) -> None:
         engine = host.serving.engine
@@ -254,12 +282,16 @@ class StandardValue(eproperty):
         if new.is_meta or new.layout is not torch.strided:
             kind = "meta" if new.is_meta else str(new.layout)
             raise TypeError(f"{path} cannot become a {kind} tensor; assign a dense one with values")
+        if not host.serving.live and new.requires_grad:
+            raise TypeError(
+                f"{path} takes no gradients on this engine; assign a .detach()ed tensor"
+            )
         if new.is_complex() and not held.is_complex():
             raise TypeError(f"{path} is {held.dtype} and cannot hold {new.dtype}; assign its .real")
         if host.serving.live:
             return new.to(held.device, held.dtype)
         return host.serving.serve(
-            lambda: Reading(new.detach().to(held.device, held.dtype)), self.value, host
+            lambda: Reading(new.to(held.device, held.dtype)), self.value, host
         ).tensor
 
     def shape_refusal(self, host: Envoy, served: torch.Size, offered: torch.Size) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 from . import values
 from .components.layer import Live
 from .eproperty import StandardValue
+from .saves import warn_of_unnamed
 from .sites import NextTokenProbabilities, OutputField
 from .standardized import Standardized, read_config
 
@@ -64,6 +65,10 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
 
     def _engine_envoys(self) -> Mapping[Any, Any]:
         return tp_envoys() if self._shards else {}
+
+    def interleave(self, *args: Any, **kwargs: Any) -> Any:
+        warn_of_unnamed(self.interleaver.mediators)
+        return super().interleave(*args, **kwargs)
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
         logits = self.lm_head(self.norm(stream))

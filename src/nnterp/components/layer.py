@@ -32,9 +32,6 @@ class LiveTensors(Serving):
     def edit(self, before: Any, after: Any) -> Any:
         return after
 
-    def unchanged(self, raw: Any) -> Any:
-        return raw
-
     def unavailable_now(self, value: Value) -> str | None:
         return None
 

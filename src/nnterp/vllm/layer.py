@@ -11,9 +11,10 @@ from .. import values
 from ..eproperty import StandardEnvoy, StandardValue
 from ..sites import Argument, FusedInput, FusedOutput, Output
 from .rows import PrivateRows
+from .shared import SharedModule
 
 
-class Rows(StandardEnvoy):
+class Rows(SharedModule, StandardEnvoy):
     """An envoy in vLLM's worker: its values are private copies of the request's rows."""
 
     serving = PrivateRows()

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from .. import values
 from ..eproperty import StandardValue
+from ..saves import warn_of_unnamed
 from ..sites import Handoff, NextTokenProbabilities
 from ..standardized import Standardized, read_config
-from . import preflight
+from . import homecoming, preflight
 from .by_name import ByNameInterleaver, persistent_id
 from .layer import Rows
+from .tracer import RowTracer
 
 #: Where the engine's config carries what the worker builds its tree from.
 TREE_KEY = "nnterp_tree"
@@ -99,6 +101,17 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         preflight.keep_float32(module)
         return module
 
+    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("tracer_cls", RowTracer)
+        return super().trace(*inputs, **kwargs)
+
+    def _attach_mediators(self, params: list, **kwargs: Any) -> list:
+        blocks = super()._attach_mediators(params, **kwargs)
+        for block, param in zip(blocks, params, strict=True):
+            param.extra_args[homecoming.FILE_KEY] = block.code.co_filename
+        warn_of_unnamed(blocks)
+        return blocks
+
     def _call(self, prompts: list, params: list, lora_requests: list, **kwargs: Any) -> Any:
         mediators = self._attach_mediators(params, **kwargs)
         outputs = self.vllm_entrypoint.generate(
@@ -107,6 +120,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             lora_request=lora_requests,
             use_tqdm=self._shows_progress(len(prompts)),
         )
+        homecoming.prepare(mediators, outputs)
         self._collect(mediators, outputs)
         return outputs
 

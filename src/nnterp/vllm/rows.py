@@ -30,11 +30,6 @@ HEAD_COUNTS = {"heads": "num_heads", "kv_heads": "num_kv_heads"}
 
 
 @dataclass(frozen=True)
-class Unchanged:
-    """What a block hands back for a location it only read."""
-
-
-@dataclass(frozen=True)
 class Edit:
     """A location's content before and after a block's edits.
 
@@ -43,6 +38,18 @@ class Edit:
 
     before: Any
     after: Any
+
+
+class RefusedSplice(ValueError):
+    """A value that does not fit the rows it would be spliced into.
+
+    Attributes:
+        full: The step's own value, as it was.
+    """
+
+    def __init__(self, message: str, full: Any) -> None:
+        super().__init__(message)
+        self.full = full
 
 
 class PrivateRows(Serving):
@@ -66,9 +73,6 @@ class PrivateRows(Serving):
 
     def edit(self, before: Any, after: Any) -> Any:
         return Edit(before, after)
-
-    def unchanged(self, raw: Any) -> Any:
-        return Unchanged()
 
     def unavailable_now(self, value: Value) -> str | None:
         if "vllm" not in value.prefill_only_on:
@@ -113,10 +117,12 @@ class RowBatcher(VLLMBatcher):
         self._copies.clear()
 
     def widen(self, full: Any, group: BatchGroup, edited: Any) -> Any:
-        if isinstance(edited, Unchanged):
-            return full
         if isinstance(edited, Edit):
             return self._merge(full, group, edited.before, edited.after)
+        # nnsight's own handles splice whatever they are given.
+        misfit = _misfit(self.narrow(full, group), edited)
+        if misfit is not None:
+            raise RefusedSplice(misfit, full)
         return super().widen(full, group, edited)
 
     def _merge(self, full: Any, group: BatchGroup, before: Any, after: Any) -> Any:
@@ -140,6 +146,31 @@ class RowBatcher(VLLMBatcher):
             self._copies.append(full)
         full.narrow(axis, *group).copy_(rows)
         return full
+
+
+def _misfit(served: Any, offered: Any) -> str | None:
+    """Why ``offered`` cannot take the place of ``served``, or None where it can."""
+    if isinstance(served, Tensor):
+        if not isinstance(offered, Tensor):
+            return f"holds a tensor of shape {tuple(served.shape)}; it cannot become {offered!r}"
+        if served.shape != offered.shape:
+            return (
+                f"has shape {tuple(served.shape)} on this request, and a value of shape "
+                f"{tuple(offered.shape)} cannot take its place"
+            )
+        if offered.is_meta or offered.layout is not torch.strided:
+            return "takes dense tensors with values only"
+        return None
+    if isinstance(served, (tuple, list)):
+        if not isinstance(offered, (tuple, list)) or len(offered) != len(served):
+            given = type(offered).__name__
+            return f"is a {type(served).__name__} of {len(served)}; it cannot become a {given}"
+        return next(filter(None, map(_misfit, served, offered)), None)
+    if isinstance(served, dict):
+        if not isinstance(offered, dict) or offered.keys() != served.keys():
+            return f"is a dict of {sorted(served)}; it cannot become {type(offered).__name__}"
+        return next((m for key in served if (m := _misfit(served[key], offered[key]))), None)
+    return None
 
 
 class RowInterleaver(VLLMInterleaver):

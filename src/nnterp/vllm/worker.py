@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner, Requests
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from vllm.platforms import current_platform
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from .blocks import RequestBlock
 from .fragments import HeadFragments
 from .model import TREE_KEY, StandardizedVLLM, unpack_tree
+from .requests import RowRequests
 from .rows import RowBatcher, RowInterleaver
+from .shared import share
 
 if TYPE_CHECKING or not current_platform.is_cpu():
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
@@ -45,15 +48,14 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_model.tokenizer = cached_tokenizer_from_config(self.model_config)
         interleaver.batcher = RowBatcher()
         interleaver.defer_exceptions = True
-        self.nnsight_requests = Requests()
+        share(self.nnsight_model)
+        self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
 
     def _update_states(self, scheduler_output: Any) -> None:
         super()._update_states(scheduler_output)
-        for request_id, request in self.nnsight_requests.requests.items():
-            state = self.requests.get(request_id)
-            for mediator in request.workers() if state is not None else ():
-                mediator.cached_tokens = state.num_computed_tokens
+        self.nnsight_requests.enter_step(self.requests)
+        RequestBlock.guard_random = not self.input_batch.all_greedy
 
 
 class StandardizedWorker(NNsightGPUWorker, PlatformWorker):

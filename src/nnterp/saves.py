@@ -1,0 +1,47 @@
+"""Saves that no name keeps.
+
+What leaves a trace is what a block bound to a name and saved. ``block.layer_output.save()``
+as a statement saves a tensor that no name holds, and it is lost without a word; this says
+the word.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+def warn_of_unnamed(blocks: Iterable[Any]) -> None:
+    """Warn, at its line, of each save in ``blocks`` (nnsight mediators) that no name keeps."""
+    for block in blocks:
+        for call in _unnamed(block.node) if block.node is not None else ():
+            warnings.warn_explicit(
+                f"`{ast.unparse(call)}` is bound to no name, so it will not come out of the "
+                "trace; write `name = ...`",
+                UserWarning,
+                block.code.co_filename,
+                call.lineno,
+            )
+
+
+def _unnamed(node: ast.AST) -> Iterator[ast.Call]:
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            saved = _saved_by(statement.value)
+            # What a name holds, or an element of it, is saved where it is.
+            while isinstance(saved, ast.Subscript):
+                saved = saved.value
+            if saved is not None and not isinstance(saved, ast.Name):
+                yield statement.value
+
+
+def _saved_by(call: ast.Call) -> ast.expr | None:
+    """What a call saves, if it is ``x.save()``, ``nnsight.save(x)`` or ``save(x)``."""
+    function = call.func
+    if isinstance(function, ast.Attribute) and function.attr == "save":
+        return call.args[0] if call.args else function.value
+    if isinstance(function, ast.Name) and function.id == "save" and call.args:
+        return call.args[0]
+    return None

@@ -1,0 +1,163 @@
+"""A request's block in the worker, kept to its own request.
+
+Every block of every request runs on the worker's one thread, beside a forward they all
+share. `RequestBlock` is nnsight's mediator with the walls that takes: what a block raises
+ends its own request and comes home with the user's line; what it leaves switched in the
+thread is switched back; a value that does not fit is refused in the block that wrote it;
+and a request that vLLM evicted and recomputes sees the rows it would have seen.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+import torch
+from greenlet import GreenletExit, getcurrent
+from nnsight.intervention.interleaver import Event, Mediator, Pending
+
+from ..eproperty import Visit
+from .rows import RefusedSplice
+
+
+class BlockEnded(Exception):
+    """A block asked the process to end; only its request does."""
+
+
+class RequestBlock(Mediator):
+    """One request's block.
+
+    Attributes:
+        file: Where the user wrote it.
+        cached_tokens: How many of the request's tokens this step does not run.
+        steps: How many steps the request has been in.
+        edited: Whether the block has changed anything the cache may hold.
+    """
+
+    file = "<block>"
+    cached_tokens = 0
+    steps = 0
+    edited = False
+    transform: Any
+    own_random: list[torch.Tensor] | None = None
+
+    #: Whether a request of this step draws its token from the thread's own generators.
+    #: Only then must a block's draws be kept from them, which costs each wait some copies.
+    guard_random: ClassVar[bool] = False
+
+    @classmethod
+    def adopt(cls, mediator: Mediator, file: str) -> None:
+        """Turn a mediator nnsight built for a request into one of these."""
+        mediator.__class__ = cls
+        mediator.file = file
+
+    def _run(self) -> None:
+        try:
+            super()._run()
+        except (Exception, GreenletExit):
+            raise
+        except BaseException as error:
+            # SystemExit and its like are not for the engine every request shares.
+            raise BlockEnded(f"{type(error).__name__}: {error}") from error
+
+    def flush(self) -> None:
+        """Put the open visit's edits into the model; for one that was only read, do nothing."""
+        visit: Any = self.transform
+        if not isinstance(visit, Visit):
+            super().flush()
+            return
+        self.transform = None
+        content = visit.content()
+        if content is not visit.raw:
+            swap = Pending(Event.SWAP, visit.location, visit.occurrence, visit.edit(content))
+            getcurrent().parent.switch(swap)
+
+    def switch(self, *args: Any) -> Any:
+        """Run the block to its next wait, with the thread's switches as they were after it."""
+        grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+        random = _random_state() if self.guard_random else None
+        if random is not None and self.own_random is not None:
+            _set_random_state(self.own_random)
+        try:
+            return super().switch(*args)
+        finally:
+            if random is not None:
+                self.own_random = _random_state()
+                _set_random_state(random)
+            if torch.is_grad_enabled() != grad:
+                torch.set_grad_enabled(grad)
+            if torch.get_default_dtype() != dtype:
+                torch.set_default_dtype(dtype)
+
+    def handle(self, provider: str, value: Any) -> Any:
+        kept = value
+        try:
+            value = super().handle(provider, value)
+            # Logits and samples end in a token, which the request keeps; nothing else does.
+            if value is not kept and provider.endswith((".input", ".output")):
+                self.edited = True
+            return value
+        except RefusedSplice as refused:
+            self.pending = self._refuse(ValueError(f"{provider} {refused}"))
+            return self.handle(provider, refused.full)
+
+    def _refuse(self, error: Exception) -> Any:
+        """Raise ``error`` where the block is waiting; what it waits for next."""
+        worker = self.worker
+        assert worker is not None
+        worker.parent = getcurrent()
+        try:
+            return worker.throw(error)
+        except BaseException as raised:
+            if not hasattr(raised, "__intervention_tb__"):
+                raised.__intervention_tb__ = raised.__traceback__  # type: ignore[attr-defined]
+            raise
+
+    def end(self, error: Exception) -> None:
+        """End the block, and with it its request, with ``error``."""
+        self.pending = None
+        try:
+            self._refuse(error)
+        except Exception as raised:
+            self.exception = raised
+
+
+def _generators() -> list[torch.Generator]:
+    """The generators that torch draws from when it is given none."""
+    if not torch.cuda.is_available():
+        return [torch.default_generator]
+    return [torch.default_generator, torch.cuda.default_generators[torch.cuda.current_device()]]
+
+
+def _random_state() -> list[torch.Tensor]:
+    return [generator.get_state() for generator in _generators()]
+
+
+def _set_random_state(states: list[torch.Tensor]) -> None:
+    for generator, state in zip(_generators(), states, strict=True):
+        generator.set_state(state)
+
+
+#: A frame in formatted traceback text: its header, and the lines under it.
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
+
+#: Packages whose frames say nothing about what the user wrote.
+_MACHINERY = re.compile(r"[/\\](nnsight|nnterp|torch|vllm|greenlet)[/\\]|^<frozen ")
+
+
+def own_frames(traceback: str, file: str) -> str:
+    """The user's frames of formatted traceback text, the block's under the file it is from."""
+    kept: list[str] = []
+    wanted = False
+    for line in traceback.splitlines():
+        header = _FRAME.match(line)
+        if header is not None:
+            name = header["file"]
+            in_block = name.startswith("<edit-")
+            # nnsight names a function it carried over "[name:line] file".
+            origin = file if in_block else re.sub(r"^\[[^\]]*\] ", "", name)
+            wanted = in_block or not _MACHINERY.search(origin)
+            line = f'  File "{origin}", line {header["line"]}, in {header["name"]}'
+        if wanted:
+            kept.append(line)
+    return "\n".join(kept)

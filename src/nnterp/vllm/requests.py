@@ -1,0 +1,136 @@
+"""The requests a worker carries blocks for.
+
+nnsight keeps the blocks of the requests in flight, starts them, points each at its
+request's rows, and hands back what they saved. Here each becomes a `RequestBlock`, its
+errors and warnings are put in the user's terms before they go home, and what cannot go
+home is that request's error and no other's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from nnsight.intervention.errors import capture_exception
+from nnsight.intervention.interleaver import Mediator
+from nnsight.modeling.vllm.collect import dumps_compact
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
+
+from .blocks import BlockEnded, RequestBlock, own_frames
+from .homecoming import FILE_KEY, WARNINGS_KEY
+
+_PLAIN = (torch.Tensor, str, bytes, int, float, complex, bool, type(None), torch.Size)
+
+
+class Preempted(Exception):
+    """vLLM evicted a request whose block had edited it, and cannot rebuild what it held."""
+
+
+class RowRequests(Requests):
+    """The requests in flight, with each one's block kept to it."""
+
+    def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
+        super().add(new_requests, persistent_objects)
+        for data in new_requests:
+            extra = getattr(data.sampling_params, "extra_args", None) or {}
+            request = self.requests[data.req_id]
+            for mediator in request.workers():
+                traced = mediator is request.mediator
+                file = extra.get(FILE_KEY, "<block>") if traced else "<installed edit>"
+                if not isinstance(mediator, RequestBlock):
+                    RequestBlock.adopt(mediator, file)
+
+    def enter_step(self, states: Mapping[str, Any]) -> None:
+        """Tell every scheduled block how much of its sequence this step runs.
+
+        Args:
+            states: The runner's own state of each request, by id.
+        """
+        for request_id, request in self.requests.items():
+            for block in request.workers():
+                if block.batch_group is None:
+                    continue
+                start, tokens = block.batch_group
+                block.cached_tokens = states[request_id].num_computed_tokens
+                if block.steps and not block.cached_tokens and tokens > 1:
+                    self._resume(block, start, tokens)
+                block.steps += 1
+
+    def _resume(self, block: RequestBlock, start: int, tokens: int) -> None:
+        """Carry on a block whose request was evicted and is computed over again.
+
+        The step runs every token the request has had; the block has seen all but the last.
+        """
+        block.batch_group = [start + tokens - 1, 1]
+        block.cached_tokens = tokens - 1
+        if block.edited and block.alive:
+            block.end(
+                Preempted(
+                    "vLLM ran out of cache and evicted this request; computing it over again "
+                    "does not repeat the edits its block made, so what follows would be another "
+                    "model's. Give the engine more cache (kv_cache_memory_bytes or "
+                    "gpu_memory_utilization), or trace fewer requests at once"
+                )
+            )
+
+    def record(self, mediator: Mediator) -> None:
+        super().record(mediator)
+        self._put_in_users_terms(mediator)
+        self._drop_what_cannot_travel(mediator)
+
+    def finish_dangling(
+        self, mediator: Mediator, taps: frozenset[str] = frozenset(), quiet: bool = False
+    ) -> None:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            super().finish_dangling(mediator, taps, quiet)
+        if mediator is None:
+            return
+        self._put_in_users_terms(mediator)
+        if said and getattr(mediator, "nnsight_error", None) is None:
+            mediator.nnsight_error = {
+                "type_name": "Warning",
+                "message": "",
+                "is_control_flow": True,
+                WARNINGS_KEY: [str(warning.message) for warning in said],
+            }
+
+    def _put_in_users_terms(self, mediator: Any) -> None:
+        error: dict[str, Any] | None = getattr(mediator, "nnsight_error", None)
+        if error is None or error.get("in_users_terms"):
+            return
+        if error["type_name"] == BlockEnded.__name__:
+            error["type_name"], _, error["message"] = error["message"].partition(": ")
+        error["traceback"] = own_frames(error.get("traceback") or "", mediator.file)
+        error["in_users_terms"] = True
+
+    def _drop_what_cannot_travel(self, mediator: Any) -> None:
+        checked: set[int] = mediator.__dict__.setdefault("checked", set())
+        for name in list(mediator.nnsight_saved):
+            value = mediator.lcls.get(name)
+            if id(value) in checked or _is_plain(value):
+                continue
+            checked.add(id(value))
+            try:
+                dumps_compact(value)
+            except Exception as error:
+                mediator.nnsight_saved.discard(name)
+                if getattr(mediator, "nnsight_error", None) is None:
+                    refusal = TypeError(
+                        f"{name}, a {type(value).__name__}, was saved but cannot be sent back "
+                        f"({error}); save tensors, numbers, text, or lists and dicts of them"
+                    )
+                    mediator.nnsight_error = capture_exception(refusal)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether ``value`` is certain to travel, told without trying."""
+    if isinstance(value, _PLAIN):
+        return True
+    if isinstance(value, dict):
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    return (
+        isinstance(value, Sequence) and type(value) in (list, tuple) and all(map(_is_plain, value))
+    )

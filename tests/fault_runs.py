@@ -1,0 +1,99 @@
+"""Run a fault between two good requests, and a harmless request in its place.
+
+    python fault_runs.py CHECKPOINT FILE JSON      # an engine apart, every fault
+
+The good requests differ in length from the bad one, so that rows in the wrong place show.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import nnsight
+import torch
+
+from faults import FAULTS, ONE_STEP, Fault
+
+BEFORE = [9, 4, 201, 33, 7]
+BAD = [5, 91, 17, 203, 44, 120, 8]
+AFTER = [61, 2, 5, 5, 140, 18, 77, 34, 90]
+
+#: The good requests outlast the bad one, so that they meet its end.
+GOOD: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True}
+
+
+def harmless(model: Any, tracer: Any) -> None:
+    return None
+
+
+def batch(model: Any, fault: Fault | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the good requests get, and what is said of the one between them."""
+    act = fault.block if fault is not None else harmless
+    error = None
+    first = second = kept = None
+    try:
+        with warnings.catch_warnings(), model.trace() as tracer:
+            with tracer.invoke(BEFORE, **GOOD):
+                first = nnsight.save([])
+                for _ in tracer.iter[:6]:
+                    first.append(model.layers[0].self_attn.attention_queries)
+                    model.layers[0].layer_output[:, -1] *= 1.25
+                    first.append(model.layers[1].layer_output)
+                    first.append(model.logits)
+                    first.append(model.samples.clone())
+            with tracer.invoke(BAD, **settings):
+                kept = act(model, tracer)
+                nnsight.save(kept)
+            with tracer.invoke(AFTER, **GOOD):
+                second = nnsight.save([])
+                for _ in tracer.iter[:6]:
+                    switched = (torch.is_grad_enabled(), torch.get_default_dtype().itemsize)
+                    second.append(torch.tensor(switched))
+                    second.append(model.layers[0].layer_input)
+                    model.layers[1].mlp.mlp_output = model.layers[1].mlp.mlp_output * 0.5
+                    second.append(model.layers[1].layer_output)
+                    second.append(model.logits)
+                    second.append(model.samples.clone())
+    except RuntimeError as raised:
+        error = str(raised)
+    return {"first": first, "second": second, "error": error}
+
+
+def outcome(model: Any, fault: Fault) -> dict[str, Any]:
+    """A fault's run beside that of a harmless request, and the engine's state afterwards."""
+    beside_fault = batch(model, fault, fault.settings)
+    beside_harmless = batch(model, None, fault.harmless)
+    with model.trace(BAD, **ONE_STEP):
+        next_logits = model.logits.save()
+    count = model.vllm_entrypoint.collective_rpc("nnsight_request_count")
+    return {
+        "error": beside_fault["error"],
+        "harmless_error": beside_harmless["error"],
+        "served": [len(beside_fault[side] or ()) for side in ("first", "second")],
+        "same": [_same(beside_fault[side], beside_harmless[side]) for side in ("first", "second")],
+        "next": torch.isfinite(next_logits).all().item(),
+        "left": max(count),
+    }
+
+
+def _same(found: Any, expected: Any) -> bool:
+    return (
+        found is not None
+        and len(found) == len(expected)
+        and all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    )
+
+
+def main(path: str, to: str, arguments: str) -> None:
+    from nnterp import StandardizedVLLM
+
+    model = StandardizedVLLM(path, dispatch=True, **json.loads(arguments))
+    torch.save({name: outcome(model, fault) for name, fault in FAULTS.items()}, to)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,52 @@
+"""Every fault between two good requests, in this process and in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import apart
+import fault_runs
+from conftest import TINY_ENGINE
+from faults import FAULTS
+
+
+@pytest.fixture(scope="module")
+def outcomes_apart(references: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found = tmp_path_factory.mktemp("faults") / "outcomes.pt"
+    script = Path(fault_runs.__file__)
+    apart.run([str(script), str(references / "llama"), str(found), json.dumps(TINY_ENGINE)])
+    return torch.load(found)
+
+
+@pytest.fixture(params=["in process", "apart"])
+def outcome(
+    request: pytest.FixtureRequest, name: str, engine: Callable[[str], Any]
+) -> dict[str, Any]:
+    if request.param == "apart":
+        return request.getfixturevalue("outcomes_apart")[name]
+    return fault_runs.outcome(engine("llama"), FAULTS[name])
+
+
+def test_there_are_faults_enough() -> None:
+    assert len(FAULTS) >= 40
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_stays_alone(name: str, outcome: dict[str, Any]) -> None:
+    said = FAULTS[name].said
+    if said is None:
+        assert outcome["error"] is None
+    else:
+        assert re.match(said, outcome["error"] or "no error"), outcome["error"]
+    assert outcome["harmless_error"] is None
+    assert all(served > 0 for served in outcome["served"])
+    assert outcome["same"] == [True, True], "a good request got something else than it should"
+    assert outcome["next"], "the engine did not serve the next request"
+    assert outcome["left"] == 0, "the worker still holds a block"
