@@ -271,7 +271,7 @@ def skip_a_block_with_a_misfit(model: Any, tracer: Any) -> None:
 
 @fault(None)
 def skip_a_block_beside_others(model: Any, tracer: Any) -> None:
-    (_, hidden, residual), _ = model.layers[0].inputs
+    (_, hidden, _), _ = model.layers[0].inputs
     model.layers[0].skip((torch.zeros_like(hidden), hidden.clone()))
 
 
