@@ -24,6 +24,10 @@ import pytest
 import torch
 
 import checkpoints
+import inplace_norms
+
+if inplace_norms.imitated():
+    inplace_norms.imitate()
 
 #: What an engine for a tiny checkpoint needs, and no more.
 TINY_ENGINE = {"dtype": "float32", "max_model_len": 64, "kv_cache_memory_bytes": 50_000_000}

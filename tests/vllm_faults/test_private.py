@@ -1,0 +1,185 @@
+"""What was read stays what was read; what was only read is not written back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import nnsight
+import pytest
+import torch
+
+import checkpoints
+import inplace_norms
+import readings
+from nnterp.vllm.rows import RowBatcher
+
+PROMPT = checkpoints.PROMPT
+ONE_STEP = {"temperature": 0.0, "max_tokens": 1}
+KINDS = ("llama", "gemma2", "gpt2", "gpt_neox")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest, engine: Callable[[str], Any]) -> Any:
+    return engine(request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(engine: Callable[[str], Any]) -> Any:
+    return engine("llama")
+
+
+def test_nothing_read_is_overwritten_later(model: Any) -> None:
+    assert readings.overwritten(model, PROMPT) == []
+
+
+def test_without_a_copy_it_would_be_where_norms_overwrite(llama: Any) -> None:
+    """That the imitation, where it is on, would be seen by the test above."""
+    with llama.trace(PROMPT, **ONE_STEP):
+        _, residual = llama.layers[0].output
+        then = residual.clone().save()
+        _ = llama.layers[1].output
+        now = residual.clone().save()
+    assert torch.equal(now, then) is not inplace_norms.imitated()
+
+
+def test_what_is_kept_step_by_step_stays(model: Any) -> None:
+    with model.trace(PROMPT, temperature=0.0, max_tokens=4, ignore_eos=True) as tracer:
+        kept, copies = nnsight.save([]), nnsight.save([])
+        for _ in tracer.iter[:4]:
+            for tensor in (model.layers[0].layer_output, model.logits):
+                kept.append(tensor)
+                copies.append(tensor.clone())
+    assert len(kept) == 8
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+def test_what_a_cache_keeps_stays(model: Any) -> None:
+    with model.trace(PROMPT, **ONE_STEP) as tracer:
+        cache = tracer.cache()
+        outputs = nnsight.save([])
+        for layer in model.layers:
+            outputs.append(tuple(_copies(layer.output)))
+    for layer, copies in zip(model.layers, outputs, strict=True):
+        kept = tuple(_copies(cache[layer.path].output))
+        assert len(kept) == len(copies) > 0
+        assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+def _copies(value: Any) -> list[torch.Tensor]:
+    parts = [value] if isinstance(value, torch.Tensor) else list(value)
+    return [part.clone() for part in parts if part is not None]
+
+
+@pytest.fixture(scope="module")
+def bfloat16(references: Any, keep: Callable[[Any], Any]) -> Any:
+    from conftest import TINY_ENGINE
+    from nnterp import StandardizedVLLM
+
+    arguments = {**TINY_ENGINE, "dtype": "bfloat16"}
+    return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_unedited_read_changes_no_bit_and_writes_nothing(
+    precision: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = request.getfixturevalue("llama" if precision == "float32" else "bfloat16")
+    with model.trace(PROMPT, **ONE_STEP):
+        bare = model.logits.save()
+    writes: list[Any] = []
+    real = RowBatcher.widen
+    monkeypatch.setattr(
+        RowBatcher, "widen", lambda self, *args: writes.append(args) or real(self, *args)
+    )
+    readings.values(model, PROMPT)
+    with model.trace(PROMPT, **ONE_STEP):
+        for layer in model.layers:
+            layer.layer_input.sum()
+            layer.self_attn.attention_queries.sum()
+            layer.self_attn.attention_head_outputs.sum()
+            layer.self_attn.attention_output.sum()
+            layer.mlp.mlp_output.sum()
+            layer.layer_output.sum()
+        read = model.logits.save()
+    assert torch.equal(bare, read)
+    assert writes == []
+    assert bare.dtype == getattr(torch, precision)
+
+
+def test_two_reads_in_a_row_are_one_tensor(model: Any) -> None:
+    with model.trace(PROMPT, **ONE_STEP):
+        attention = model.layers[0].self_attn
+        same = nnsight.save([])
+        queries = attention.attention_queries
+        keys = attention.attention_keys
+        same.append(attention.attention_queries is queries)
+        same.append(attention.attention_keys is keys)
+        stream = model.layers[0].layer_output
+        same.append(model.layers[0].layer_output is stream)
+    assert same == [True, True, True]
+
+
+def test_scores_see_an_edit_of_the_queries_they_are_computed_from(llama: Any) -> None:
+    attention = llama.layers[0].self_attn
+    with llama.trace(PROMPT, **ONE_STEP):
+        before = attention.attention_scores.save()
+        queries = attention.attention_queries
+        keys = attention.attention_keys  # reading another value keeps the first one open
+        queries[:] *= 2
+        keys[:] *= 2
+        pattern = attention.attention_probabilities.save()
+        heads = attention.attention_head_outputs.save()
+    expected = (before * 4).softmax(-1)
+    assert readings.gap(pattern, expected) < 1e-5
+    with llama.trace(PROMPT, **ONE_STEP):
+        values = attention.attention_values.save()
+    repeated = values.repeat_interleave(pattern.shape[1] // values.shape[1], dim=1)
+    assert readings.gap(heads, (pattern @ repeated).transpose(1, 2)) < 1e-5
+
+
+def test_a_read_after_a_write_is_what_was_written(model: Any) -> None:
+    block = model.layers[0]
+    with model.trace(PROMPT, **ONE_STEP):
+        written = torch.full_like(block.layer_output, 0.25)
+        block.layer_output = written
+        at_once = block.layer_output.save()
+        next_block = model.layers[1].layer_input.save()
+        written.zero_()  # too late, and another tensor
+    assert torch.equal(at_once, torch.full_like(at_once, 0.25))
+    assert torch.equal(next_block, at_once)
+
+
+def test_a_write_to_a_block_and_then_to_the_next_is_the_next_ones(model: Any) -> None:
+    with model.trace(PROMPT, **ONE_STEP):
+        model.layers[0].layer_output[:] = 1.0
+        entering = model.layers[1].layer_input
+        seen = entering.clone().save()
+        entering[:] = 2.0
+        leaving = model.layers[1].layer_output.save()
+    assert seen.eq(1.0).all()
+    with model.trace(PROMPT, **ONE_STEP):
+        model.layers[1].layer_input = torch.full_like(model.layers[1].layer_input, 2.0)
+        expected = model.layers[1].layer_output.save()
+    assert torch.equal(leaving, expected)
+
+
+@pytest.mark.parametrize("way", ["data", "numpy", "dlpack"])
+def test_an_edit_that_no_counter_sees_changes_the_copy_and_not_the_model(
+    llama: Any, way: str
+) -> None:
+    """As the documentation says; `.data`, numpy and dlpack reach memory behind torch's back."""
+    with llama.trace(PROMPT, **ONE_STEP):
+        clean = llama.logits.save()
+    with llama.trace(PROMPT, **ONE_STEP):
+        stream = llama.layers[0].layer_output
+        if way == "data":
+            stream.data[:] = 0
+        elif way == "numpy":
+            stream.numpy()[:] = 0
+        else:
+            torch.from_dlpack(stream)[:] = 0
+        kept = stream.save()
+        logits = llama.logits.save()
+    assert kept.abs().max() == 0
+    assert torch.equal(logits, clean)
