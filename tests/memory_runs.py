@@ -1,6 +1,6 @@
 """A thousand traced requests, and the memory of the client and its worker meanwhile.
 
-    python memory_runs.py CHECKPOINT FILE JSON [REQUESTS]
+python memory_runs.py CHECKPOINT FILE JSON [REQUESTS]
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ home is that request's error and no other's.
 
 from __future__ import annotations
 
+import linecache
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,10 +39,15 @@ class RowRequests(Requests):
             extra = getattr(data.sampling_params, "extra_args", None) or {}
             request = self.requests[data.req_id]
             for mediator in request.workers():
-                traced = mediator is request.mediator
-                file = extra.get(FILE_KEY, "<block>") if traced else "<installed edit>"
-                if not isinstance(mediator, RequestBlock):
-                    RequestBlock.adopt(mediator, file)
+                if isinstance(mediator, RequestBlock):
+                    continue  # of a request that was evicted and is back
+                if mediator is not request.mediator:
+                    RequestBlock.adopt(mediator, "<installed edit>")
+                    continue
+                RequestBlock.adopt(mediator, extra.get(FILE_KEY, "<block>"))
+                # nnsight files a block's source for its tracebacks, and leaves it there.
+                source = mediator.code.co_filename
+                weakref.finalize(mediator, linecache.cache.pop, source, None)
 
     def enter_step(self, states: Mapping[str, Any]) -> None:
         """Tell every scheduled block how much of its sequence this step runs.

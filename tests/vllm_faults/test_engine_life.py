@@ -1,0 +1,216 @@
+"""Requests that end as requests do on a shared engine: evicted, aborted, cancelled, mixed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import nnsight
+import pytest
+import torch
+
+import apart
+import checkpoints
+import readings
+from conftest import TINY_ENGINE
+from faults import FAULTS, ONE_STEP
+from nnterp.vllm.blocks import RequestBlock
+
+PROMPTS = [checkpoints.PROMPT[start:] + checkpoints.PROMPT[:start] for start in range(3)]
+LONG = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def starved(references: Path, keep: Callable[[Any], Any]) -> Any:
+    """An engine with cache for two of three requests that grow past a block each."""
+    from nnterp import StandardizedVLLM
+
+    block = 2 * 2 * 2 * 32 * 4 * 32  # layers, key and value, heads, width, bytes, tokens
+    arguments = {**TINY_ENGINE, "kv_cache_memory_bytes": 5 * block, "block_size": 32}
+    return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
+
+
+@pytest.fixture
+def evictions(starved: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    scheduler = starved.vllm_entrypoint.llm_engine.engine_core.engine_core.scheduler
+    evicted: list[str] = []
+    real = scheduler._preempt_request
+
+    def preempt(request: Any, *args: Any, **kwargs: Any) -> Any:
+        evicted.append(request.request_id)
+        return real(request, *args, **kwargs)
+
+    monkeypatch.setattr(scheduler, "_preempt_request", preempt)
+    return evicted
+
+
+def read_every_step(model: Any) -> tuple[list[Any], list[Any]]:
+    with model.trace() as tracer:
+        streams = nnsight.save([None] * 3)
+        for index, prompt in enumerate(PROMPTS):
+            with tracer.invoke(prompt, **LONG):
+                rows = []
+                for _ in tracer.iter[:30]:
+                    rows.append(model.layers[1].layer_output)
+                streams[index] = rows
+                result = tracer.result.save()
+    return streams, [list(one.outputs[0].token_ids) for one in result]
+
+
+def test_an_evicted_request_reads_what_it_would_have_read(
+    starved: Any, evictions: list[str], engine: Callable[[str], Any]
+) -> None:
+    streams, tokens = read_every_step(starved)
+    assert evictions, "nothing was evicted"
+    expected, expected_tokens = read_every_step(engine("llama"))
+    assert tokens == expected_tokens
+    for rows, others in zip(streams, expected, strict=True):
+        assert [row.shape for row in rows] == [other.shape for other in others]
+        gaps = [readings.gap(row, other) for row, other in zip(rows, others, strict=True)]
+        assert max(gaps) < 1e-5
+    assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
+
+
+def test_an_evicted_request_that_was_edited_is_refused_and_the_others_are_not(
+    starved: Any, evictions: list[str], engine: Callable[[str], Any]
+) -> None:
+    def run(model: Any) -> tuple[list[Any], str | None]:
+        said = None
+        ended = None
+        try:
+            with model.trace() as tracer:
+                ended = nnsight.save([None] * 3)
+                for index, prompt in enumerate(PROMPTS):
+                    with tracer.invoke(prompt, **LONG):
+                        model.layers[0].layer_output[:] *= 1.5
+                        for _ in tracer.iter[:30]:
+                            last = model.layers[1].layer_output
+                        ended[index] = last
+        except RuntimeError as error:
+            said = str(error)
+        return ended, said
+
+    ended, said = run(starved)
+    assert evictions, "nothing was evicted"
+    assert said is not None
+    assert said.startswith("Preempted: vLLM ran out of cache and evicted this request")
+    expected, nothing = run(engine("llama"))
+    assert nothing is None
+    survived = [index for index in range(3) if ended[index] is not None]
+    assert survived
+    for index in survived:
+        assert readings.gap(ended[index], expected[index]) < 1e-5
+    assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
+
+
+CANCELLED = """
+import asyncio
+from nnterp import StandardizedVLLM
+
+async def main():
+    model = StandardizedVLLM({path!r}, dispatch=True, mode="async", **{engine!r})
+
+    def start(prompt, tokens):
+        with model.trace(prompt, temperature=0.0, max_tokens=tokens, ignore_eos=True) as tracer:
+            for _ in tracer.iter[:tokens]:
+                stream = model.layers[1].layer_output.save()
+        return tracer.backend
+
+    running = asyncio.Event()
+
+    async def killed():
+        async for output in start({prompt!r}, 40):
+            running.set()
+            await asyncio.sleep(0)
+
+    async def drained(backend):
+        return await backend
+
+    doomed = asyncio.create_task(killed())
+    good = asyncio.create_task(drained(start({prompt!r}, 8)))
+    await running.wait()
+    doomed.cancel()
+    try:
+        await doomed
+    except asyncio.CancelledError:
+        print("cancelled")
+    last = await good
+    print(len(last.outputs[0].token_ids), tuple(last.saves["stream"].shape))
+
+    stream = start({prompt!r}, 40)
+    iterator = stream.__aiter__()
+    await iterator.__anext__()
+    await iterator.aclose()
+
+    again = await start({prompt!r}, 2)
+    print(tuple(again.saves["stream"].shape))
+    for _ in range(50):
+        left = max(await model.vllm_entrypoint.collective_rpc("nnsight_request_count"))
+        if not left:
+            break
+        await asyncio.sleep(0.1)
+    print("left", left)
+    model.vllm_entrypoint.shutdown()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_a_killed_client_of_an_async_engine_leaves_the_others_and_nothing_behind(
+    references: Path,
+) -> None:
+    source = CANCELLED.format(
+        path=str(references / "llama"), engine=TINY_ENGINE, prompt=checkpoints.PROMPT
+    )
+    printed = apart.run(["-c", source]).splitlines()
+    assert printed[-4:] == ["cancelled", "8 (1, 1, 64)", "(1, 1, 64)", "left 0"]
+
+
+def test_after_a_mix_of_ends_the_worker_holds_nothing(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    for name in ("stop", "raise_in_step_three", "assign_none", "read_without_end"):
+        fault = FAULTS[name]
+        with pytest.raises(RuntimeError) if fault.said else nullcontext():
+            with model.trace() as tracer:
+                for prompt in PROMPTS:
+                    with tracer.invoke(prompt, **fault.settings):
+                        fault.block(model, tracer)
+    with model.trace(PROMPTS[0], **ONE_STEP):
+        stream = model.layers[0].layer_output.save()
+    assert stream is not None
+    del stream
+    gc.collect()
+    runner = model.vllm_entrypoint.llm_engine.model_executor.driver_worker.worker.model_runner
+    assert runner.nnsight_requests.requests == {}
+    assert [block for block in gc.get_objects() if isinstance(block, RequestBlock)] == []
+
+
+def test_a_blocks_own_draws_are_not_the_engines(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    settings = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True}
+
+    def sampled(draws: bool) -> tuple[list[int], Any]:
+        torch.manual_seed(7)
+        noise = None
+        with model.trace() as tracer:
+            with tracer.invoke(PROMPTS[0], **settings):
+                result = tracer.result.save()
+            with tracer.invoke(PROMPTS[1], **settings):
+                noise = nnsight.save([])
+                if draws:
+                    torch.manual_seed(3)
+                for _ in tracer.iter[:8]:
+                    model.layers[0].layer_output.sum()
+                    if draws:
+                        noise.append(torch.randn(4))
+        return list(result.outputs[0].token_ids), noise
+
+    quiet, _ = sampled(draws=False)
+    loud, noise = sampled(draws=True)
+    assert quiet == loud
+    torch.manual_seed(3)
+    assert torch.equal(torch.stack(noise), torch.stack([torch.randn(4) for _ in range(8)]))
