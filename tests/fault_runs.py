@@ -8,6 +8,7 @@ The good requests differ in length from the bad one, so that rows in the wrong p
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -78,6 +79,22 @@ def outcome(model: Any, fault: Fault) -> dict[str, Any]:
         "next": torch.isfinite(next_logits).all().item(),
         "left": max(count),
     }
+
+
+def wrong(fault: Fault, outcome: Mapping[str, Any]) -> str | None:
+    """What an outcome shows that it must not, or None."""
+    error = outcome["error"]
+    if fault.said is None and error is not None:
+        return f"it failed: {error}"
+    if fault.said is not None and not re.match(fault.said, error or ""):
+        return f"it said {error!r}"
+    if outcome["harmless_error"] is not None:
+        return f"the harmless one failed: {outcome['harmless_error']}"
+    if not all(outcome["served"]) or outcome["same"] != [True, True]:
+        return f"the good requests got {outcome['served']}, the same: {outcome['same']}"
+    if not outcome["next"]:
+        return "the engine did not serve the next request"
+    return f"the worker holds {outcome['left']} blocks" if outcome["left"] else None
 
 
 def _same(found: Any, expected: Any) -> bool:

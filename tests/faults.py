@@ -304,7 +304,8 @@ def reach_into_none(model: Any, tracer: Any) -> None:
 
 @fault(r"RuntimeError: The size of tensor a")
 def add_what_does_not_broadcast(model: Any, tracer: Any) -> None:
-    model.layers[0].layer_output += torch.zeros(63)
+    stream = model.layers[0].layer_output
+    stream += stream.new_zeros(63)
 
 
 @fault(r"RecursionError: ")

@@ -58,7 +58,8 @@ def scale_features_through_two_views(host: Any, name: str, by: float) -> None:
 @action
 def add_under_a_mask(host: Any, name: str, by: float) -> None:
     tensor = getattr(host, name)
-    tensor[torch.arange(tensor.shape[-1]).expand_as(tensor) % 5 == 0] += by
+    features = torch.arange(tensor.shape[-1], device=tensor.device)
+    tensor[features.expand_as(tensor) % 5 == 0] += by
 
 
 @action
@@ -95,7 +96,8 @@ def lerp_with_foreach(host: Any, name: str, by: float) -> None:
 
 @action
 def scatter(host: Any, name: str, by: float) -> None:
-    getattr(host, name).index_fill_(-1, torch.tensor([1, 4]), by)
+    tensor = getattr(host, name)
+    tensor.index_fill_(-1, torch.tensor([1, 4], device=tensor.device), by)
 
 
 @action
