@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nnsight
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ import apart
 import checkpoints
 import readings
 from conftest import TINY_ENGINE
+from nnterp import StandardizedTransformer
 
 CLOSE = 1e-5
 PROMPT = checkpoints.PROMPT
@@ -138,3 +140,50 @@ def test_the_async_engine_streams_and_saves(references: Path) -> None:
     source = ASYNC.format(path=str(references / "llama"), engine=TINY_ENGINE, prompt=PROMPT)
     printed = apart.run(["-c", source])
     assert f"(1, {len(PROMPT)}, 64) 2" in printed
+
+
+def test_an_edit_lands_on_the_step_it_was_made_for(
+    engine: Callable[[str], Any], references: Path
+) -> None:
+    """The second of three steps, against the same generation on transformers."""
+    model = engine("llama")
+    reference = StandardizedTransformer(
+        str(references / "llama"), dispatch=True, dtype=torch.float32, attn_implementation="eager"
+    )
+    with model.trace(PROMPT, temperature=0.0, max_tokens=3, ignore_eos=True) as tracer:
+        found = nnsight.save([])
+        for step in tracer.iter[:3]:
+            if step == 1:
+                model.layers[0].layer_output[..., ::2] *= 3
+            found.append(model.logits[:, -1])
+    settings = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    with torch.no_grad(), reference.generate(torch.tensor([PROMPT]), **settings) as tracer:
+        expected = nnsight.save([])
+        for step in tracer.iter[:3]:
+            if step == 1:
+                reference.layers[0].layer_output[..., ::2] *= 3
+            expected.append(reference.logits[:, -1])
+    with model.trace(PROMPT, temperature=0.0, max_tokens=3, ignore_eos=True) as tracer:
+        clean = nnsight.save([])
+        for _ in tracer.iter[:3]:
+            clean.append(model.logits[:, -1])
+    gaps = [readings.gap(f, e) for f, e in zip(found, expected, strict=True)]
+    assert max(gaps) < CLOSE
+    assert torch.equal(found[0], clean[0])
+    assert readings.gap(found[1], clean[1]) > 1e-3
+
+
+def test_an_installed_edit_beside_prefix_caching_is_warned_of(
+    references: Path, keep: Callable[[Any], Any]
+) -> None:
+    from nnterp import StandardizedVLLM
+
+    model = keep(
+        StandardizedVLLM(
+            str(references / "llama"), dispatch=True, enable_prefix_caching=True, **TINY_ENGINE
+        )
+    )
+    with pytest.warns(UserWarning, match="prefix"):
+        with model.edit() as (_, edit):
+            model.layers[0].layer_output[:, -1] *= 1
+    edit.clear()

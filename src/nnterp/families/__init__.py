@@ -2,7 +2,7 @@
 
 A family module is data. ``RENAME`` gives its modules their standard names, ``ENVOYS``
 says which envoy class serves each of them, and both are handed to nnsight; whatever else
-it defines is a difference (`OPTIONAL`). This package holds the families as transformers
+it defines is a difference. This package holds the families as transformers
 defines them, `nnterp.families.vllm` as vLLM does.
 """
 

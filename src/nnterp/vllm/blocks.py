@@ -9,12 +9,18 @@ and a request that vLLM evicted and recomputes sees the rows it would have seen.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, ClassVar
 
+import greenlet
+import nnsight
 import torch
+import vllm
 from greenlet import GreenletExit, getcurrent
 from nnsight.intervention.interleaver import Event, Mediator, Pending
+
+import nnterp
 
 from ..eproperty import Visit
 from .rows import RefusedSplice
@@ -101,7 +107,7 @@ class RequestBlock(Mediator):
             self.pending = self._refuse(ValueError(f"{provider} {refused}"))
             return self.handle(provider, refused.full)
 
-    def _refuse(self, error: Exception) -> Any:
+    def _refuse(self, error: BaseException) -> Any:
         """Raise ``error`` where the block is waiting; what it waits for next."""
         worker = self.worker
         assert worker is not None
@@ -114,12 +120,15 @@ class RequestBlock(Mediator):
             raise
 
     def end(self, error: Exception) -> None:
-        """End the block, and with it its request, with ``error``."""
+        """End the block, and with it its request, with ``error``, whatever it catches."""
+        self.exception = error
         self.pending = None
         try:
             self._refuse(error)
         except Exception as raised:
             self.exception = raised
+        if self.alive:
+            self._refuse(GreenletExit())
 
 
 def _generators() -> list[torch.Generator]:
@@ -141,8 +150,12 @@ def _set_random_state(states: list[torch.Tensor]) -> None:
 #: A frame in formatted traceback text: its header, and the lines under it.
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 
-#: Packages whose frames say nothing about what the user wrote.
-_MACHINERY = re.compile(r"[/\\](nnsight|nnterp|torch|vllm|greenlet)[/\\]|^<frozen ")
+#: The folders of the packages whose frames say nothing about what the user wrote.
+_MACHINERY = tuple(
+    f"{folder}{os.sep}"
+    for package in (greenlet, nnsight, nnterp, torch, vllm)
+    for folder in package.__path__
+)
 
 
 def own_frames(traceback: str, file: str) -> str:
@@ -156,7 +169,7 @@ def own_frames(traceback: str, file: str) -> str:
             in_block = name.startswith("<edit-")
             # nnsight names a function it carried over "[name:line] file".
             origin = file if in_block else re.sub(r"^\[[^\]]*\] ", "", name)
-            wanted = in_block or not _MACHINERY.search(origin)
+            wanted = in_block or not origin.startswith((*_MACHINERY, "<frozen "))
             line = f'  File "{origin}", line {header["line"]}, in {header["name"]}'
         if wanted:
             kept.append(line)

@@ -30,6 +30,9 @@ def prepare(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
         error = getattr(output, "nnsight_error", None) or {}
         for message in error.get(WARNINGS_KEY, ()):
             _warn(block, message)
+    for block in blocks:
+        # nnsight knows what is saved by identity, and None is everyone's.
+        block.presaved -= {name for name in block.presaved if block.lcls.get(name) is None}
     for name in set().union(*(block.presaved for block in blocks)):
         copies = [saves for output in outputs for saves in _saves(output) if name in saves]
         original = next(block.lcls[name] for block in blocks if name in block.presaved)

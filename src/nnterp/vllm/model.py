@@ -24,7 +24,6 @@ from ..standardized import Standardized, read_config
 from . import homecoming, preflight
 from .by_name import ByNameInterleaver, persistent_id
 from .layer import Rows
-from .tracer import RowTracer
 
 #: Where the engine's config carries what the worker builds its tree from.
 TREE_KEY = "nnterp_tree"
@@ -100,10 +99,6 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         preflight.check_servable(repo_id, module)
         preflight.keep_float32(module)
         return module
-
-    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
-        kwargs.setdefault("tracer_cls", RowTracer)
-        return super().trace(*inputs, **kwargs)
 
     def _attach_mediators(self, params: list, **kwargs: Any) -> list:
         blocks = super()._attach_mediators(params, **kwargs)

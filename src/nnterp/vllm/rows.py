@@ -16,12 +16,15 @@ from typing import Any
 
 import torch
 from nnsight.intervention.batching import BatchGroup
+from nnsight.intervention.cache import Cache
 from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.vllm.batching import VLLMBatcher
 from nnsight.modeling.vllm.interleaver import VLLMInterleaver
+from nnsight.util import apply
 from torch import Tensor
 
 from ..eproperty import Serving, StandardEnvoy
+from ..errors import Unavailable
 from ..sites import Reading
 from ..values import Engine, Value
 
@@ -65,7 +68,23 @@ class PrivateRows(Serving):
         with torch.inference_mode(False):
             tensor, fresh = take()
             private = tensor if fresh else tensor.clone()
-        return Reading(batched(private, value, host), fresh=True)
+        served = batched(private, value, host)
+        self._require_own_rows(served, value, host)
+        return Reading(served, fresh=True)
+
+    @staticmethod
+    def _require_own_rows(served: Tensor, value: Value, host: StandardEnvoy) -> None:
+        """Refuse a tensor that was not narrowed to this request, as a neighbour's would be."""
+        axis = next((a for a in ("seq", "query") if a in value.axes), None)
+        group = Mediator.current(value.name).batch_group
+        if axis is None or group is None:
+            return
+        rows, own = served.shape[value.axes.index(axis)], group[1]
+        if rows != own:
+            raise Unavailable(
+                f"{host.path}.{value.name}: the engine passes {rows} rows here where this request "
+                f"has {own} tokens, so they are not one row a token and not only this request's"
+            )
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         heads_first = value.axes[1] in HEAD_COUNTS
@@ -173,10 +192,23 @@ def _misfit(served: Any, offered: Any) -> str | None:
     return None
 
 
+class PrivateCache(Cache):
+    """nnsight's ``tracer.cache()``, keeping copies: it would keep the engine's own buffers."""
+
+    def _transform(self, value: Any) -> Any:
+        return super()._transform(apply(value, torch.Tensor.clone, torch.Tensor))
+
+
 class RowInterleaver(VLLMInterleaver):
-    """nnsight's interleaver, telling the batcher when the forward reaches a location."""
+    """nnsight's interleaver, over rows that are handed out as copies."""
 
     batcher: RowBatcher
+
+    def reindex(self) -> None:
+        for mediator in self.mediators:
+            for cache in mediator.caches:
+                cache.__class__ = PrivateCache
+        super().reindex()
 
     def handle(self, provider: str, value: Any) -> Any:
         if provider in self.parked:

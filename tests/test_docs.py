@@ -1,0 +1,45 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nnterp import families
+from nnterp.values import VALUES
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_table_of_values_is_the_codes() -> None:
+    page = (ROOT / "docs" / "values.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    expected = []
+    for value in VALUES.values():
+        where = "model" if value.host == "model" else "block"
+        where += "" if value.host in ("model", "layer") else f".{value.host}"
+        written = {2: "yes", 1: "on transformers", 0: "no"}[len(value.writable_on)]
+        layout = value.layout_on("transformers")
+        if value.vllm_layout:
+            layout += f" (vLLM: {value.vllm_layout})"
+        steps = "the prefill on vLLM" if value.prefill_only_on else "every"
+        expected.append(
+            f"| `{value.name}` | {where} | {layout} | {written} | {steps} | {value.description} |"
+        )
+    assert rows == expected, "\n".join(expected)
+
+
+def test_the_readme_lists_the_families() -> None:
+    (listed,) = re.findall(r"\*\*Families\*\*: ([a-z0-9_, ]+),? each on", _one_line("README.md"))
+    assert listed.rstrip(", ").split(", ") == families.known("vllm")
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def _one_line(name: str) -> str:
+    return " ".join((ROOT / name).read_text().split())
