@@ -89,6 +89,15 @@ def test_an_architecture_vllm_does_not_have(
 
 
 @pytest.mark.usefixtures("never_started")
+def test_a_config_vllm_only_asserts_against(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = changed(tiny_folder("gpt2"), tmp_path / "x", scale_attn_by_inverse_layer_idx=True)
+    with pytest.raises(UnservableCheckpoint, match="assert not .*scale_attn_by_inverse_layer_idx"):
+        nnterp.StandardizedVLLM(str(path), dispatch=True, dtype="float32", max_model_len=64)
+
+
+@pytest.mark.usefixtures("never_started")
 def test_a_length_the_model_does_not_have(tiny_folder: Callable[[str], Path]) -> None:
     with pytest.raises(UnservableCheckpoint, match="max_model_len"):
         nnterp.StandardizedVLLM(

@@ -56,6 +56,17 @@ def test_an_error_in_a_helper_names_both_lines(model: Any) -> None:
     assert len(frames) == 2
 
 
+def test_of_several_failures_the_first_is_raised_and_the_others_counted(model: Any) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        with model.trace(**ONE_STEP) as tracer:
+            for index in range(4):
+                with tracer.invoke(PROMPT):
+                    if index:
+                        raise KeyError(index)
+    assert str(raised.value).startswith("KeyError: 1\n")
+    assert str(raised.value).endswith("2 more of the trace's requests failed")
+
+
 def test_a_value_nnsight_splices_is_refused_at_the_users_line(model: Any) -> None:
     with pytest.raises(RuntimeError) as raised:
         with model.trace(PROMPT, **ONE_STEP):

@@ -26,10 +26,16 @@ def prepare(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
         blocks: The trace's mediators, in the order of their requests.
         outputs: Each request's finished output, as nnsight attached to it.
     """
+    failures = []
     for block, output in zip(blocks, outputs, strict=True):
         error = getattr(output, "nnsight_error", None) or {}
         for message in error.get(WARNINGS_KEY, ()):
             _warn(block, message)
+        if error and not error["is_control_flow"]:
+            failures.append(error)
+    if len(failures) > 1:
+        # nnsight raises the first.
+        failures[0]["traceback"] += f"\n\n{len(failures) - 1} more of the trace's requests failed"
     for block in blocks:
         # nnsight knows what is saved by identity, and None is everyone's.
         block.presaved -= {name for name in block.presaved if block.lcls.get(name) is None}

@@ -94,7 +94,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         try:
             with _without_accelerator():
                 module = super()._load_meta(repo_id, **kwargs)
-        except ValueError as error:
+        except preflight.REFUSALS as error:
             raise preflight.explain_refusal(repo_id, error) from error
         preflight.check_servable(repo_id, module)
         preflight.keep_float32(module)

@@ -11,6 +11,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -114,11 +115,18 @@ def check_servable(repo_id: str, module: nn.Module) -> None:
             )
 
 
+#: How vLLM says, while it builds a model from its config, that it cannot.
+REFUSALS = (ValueError, NotImplementedError, AssertionError)
+
+
 def explain_refusal(repo_id: str, error: Exception) -> UnservableCheckpoint:
-    """vLLM's refusal of a checkpoint's config, in a sentence."""
+    """vLLM's refusal of a checkpoint's config (one of `REFUSALS`), in a sentence."""
     import vllm
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        # A bare assertion says what it wants in its own source line.
+        lines = [f"{traceback.extract_tb(error.__traceback__)[-1].line}"]
     # pydantic puts the sentence that matters after a headline of its own.
     said = next((line for line in lines if line.startswith("Value error, ")), lines[0])
     said = said.removeprefix("Value error, ").partition(" [type=")[0]
