@@ -14,7 +14,7 @@ import nnsight
 import torch
 from torch import Tensor
 
-import readings
+from nnterp.compare import gap
 from nnterp.values import VALUES
 
 #: What a program can touch in a block, in forward order.
@@ -189,5 +189,5 @@ def worst_gap(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]])
     for one, other in zip(found, expected, strict=True):
         if one.keys() != other.keys():
             return float("inf")
-        gaps += [readings.gap(one[key].cpu(), other[key].cpu()) for key in other]
+        gaps += [gap(one[key].cpu(), other[key].cpu()) for key in other]
     return max(gaps)

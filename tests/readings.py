@@ -106,18 +106,3 @@ def edits(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
             found[f"in_place.{layer}.{name}"] = edited_in_place(model, prompt, name, layer)
             found[f"assigned.{layer}.{name}"] = assigned(model, prompt, name, layer)
     return found
-
-
-def gap(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest magnitude expected.
-
-    Infinite where the shapes differ, or where one is -inf and the other is not.
-    """
-    if found.shape != expected.shape:
-        return float("inf")
-    found, expected = found.double(), expected.double()
-    seen = torch.isfinite(expected)
-    if not torch.equal(seen, torch.isfinite(found)) or not seen.any():
-        return float("inf")
-    largest = expected[seen].abs().max()
-    return ((found[seen] - expected[seen]).abs().max() / largest.clamp(min=1e-12)).item()

@@ -15,6 +15,7 @@ import checkpoints
 import readings
 from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer
+from nnterp.compare import gap
 
 CLOSE = 1e-5
 PROMPT = checkpoints.PROMPT
@@ -31,7 +32,7 @@ def test_an_undispatched_model_has_its_tree_and_starts_on_the_first_trace(
     assert (model.num_layers, model.hidden_size, model.layers[0].self_attn.num_heads) == (2, 64, 4)
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
         stream = model.layers[1].layer_output.save()
-    assert readings.gap(stream, reference("llama")["values"]["1.layer_output"]) < CLOSE
+    assert gap(stream, reference("llama")["values"]["1.layer_output"]) < CLOSE
 
 
 def test_values_outside_a_trace_say_so(engine: Callable[[str], Any]) -> None:
@@ -80,7 +81,7 @@ def test_an_installed_edit_runs_on_every_request(engine: Callable[[str], Any]) -
         edited = readings.clean_logits(model, PROMPT)
     finally:
         edit.clear()
-    assert readings.gap(edited, clean) > 1e-3
+    assert gap(edited, clean) > 1e-3
     assert torch.equal(readings.clean_logits(model, PROMPT), clean)
 
 
@@ -167,10 +168,10 @@ def test_an_edit_lands_on_the_step_it_was_made_for(
         clean = nnsight.save([])
         for _ in tracer.iter[:3]:
             clean.append(model.logits[:, -1])
-    gaps = [readings.gap(f, e) for f, e in zip(found, expected, strict=True)]
+    gaps = [gap(f, e) for f, e in zip(found, expected, strict=True)]
     assert max(gaps) < CLOSE
     assert torch.equal(found[0], clean[0])
-    assert readings.gap(found[1], clean[1]) > 1e-3
+    assert gap(found[1], clean[1]) > 1e-3
 
 
 def test_an_installed_edit_beside_prefix_caching_is_warned_of(

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import nnsight
 import torch
 from torch import Tensor
 
+from .compare import gap
 from .errors import CheckpointNotFound, UnservableCheckpoint, UnsupportedFamily
 from .values import VALUES
 
@@ -239,16 +240,6 @@ def observe(model: Any, prompt: str, donor: str, layer: int, patched_layer: int)
     return Observed(found, found["logits"][0, -1], patched[0].cpu())
 
 
-def gap(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest magnitude; infinite where -inf differs."""
-    found, expected = found.double(), expected.double()
-    finite = torch.isfinite(expected)
-    if not torch.equal(finite, torch.isfinite(found)):
-        return float("inf")
-    difference = (found[finite] - expected[finite]).abs().max()
-    return (difference / expected[finite].abs().max().clamp(min=1e-30)).item()
-
-
 def heatmap(pattern: Tensor, tokens: list[str]) -> list[str]:
     """A ``[query, key]`` pattern as lines of shaded cells, in rich's markup."""
     width = max(len(token) for token in tokens)
@@ -299,5 +290,4 @@ def _stderr_aside() -> Iterator[None]:
 def _hush_progress_bars() -> None:
     from transformers.utils import logging
 
-    with suppress(AttributeError):
-        logging.disable_progress_bar()
+    logging.disable_progress_bar()

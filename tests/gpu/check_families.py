@@ -25,6 +25,7 @@ import torch
 
 import checkpoints
 import readings
+from nnterp.compare import gap
 
 CLOSE = {"float32": 2e-5, "bfloat16": None}
 IDENTITY = {"float32": 1e-6, "bfloat16": 2e-2}
@@ -45,39 +46,41 @@ def compare(name: str, folder: Path, dtype: str) -> int:
     )
     failures = []
     found = readings.values(model, checkpoints.PROMPT)
-    gaps = {key: readings.gap(found[key], want) for key, want in expected["values"].items()}
+    gaps = {key: gap(found[key], want) for key, want in expected["values"].items()}
     edits = readings.edits(model, checkpoints.PROMPT)
-    edit_gaps = {key: readings.gap(edits[key], want) for key, want in expected["edits"].items()}
+    edit_gaps = {key: gap(edits[key], want) for key, want in expected["edits"].items()}
     limit = CLOSE[dtype]
     if limit is not None:
         failures += [f"{k} {g:.1e}" for k, g in {**gaps, **edit_gaps}.items() if not g < limit]
     for block in range(model.num_layers):
         entering, leaving = found[f"{block}.layer_input"], found[f"{block}.layer_output"]
         added = found[f"{block}.attention_output"] + found[f"{block}.mlp_output"]
-        if not readings.gap(entering + added, leaving) < IDENTITY[dtype]:
+        if not gap(entering + added, leaving) < IDENTITY[dtype]:
             failures.append(f"identity of block {block}")
     failures += [f"{key} overwritten" for key in readings.overwritten(model, checkpoints.PROMPT)]
 
     by_value: dict[str, float] = {}
-    for key, gap in gaps.items():
+    for key, size in gaps.items():
         kind = key.rpartition(".")[2]
-        by_value[kind] = max(by_value.get(kind, 0.0), gap)
+        by_value[kind] = max(by_value.get(kind, 0.0), size)
     print(
         f"{name} {dtype}: worst value {max(gaps.values()):.1e}, worst edit "
         f"{max(edit_gaps.values()):.1e}, {len(gaps)} values, {len(edit_gaps)} edits",
         flush=True,
     )
     if "sdpa" in expected:
-        for kind, gap in by_value.items():
+        for kind, size in by_value.items():
             pairs = [
-                readings.gap(want, expected["values"][key])
+                gap(want, expected["values"][key])
                 for key, want in expected["sdpa"].items()
                 if key.rpartition(".")[2] == kind
             ]
             beside = f"{max(pairs):.1e}" if pairs else "-"
-            print(f"    {kind:24} vllm/eager {gap:.1e}   sdpa/eager {beside}", flush=True)
+            print(f"    {kind:24} vllm/eager {size:.1e}   sdpa/eager {beside}", flush=True)
     else:
-        print("    " + "  ".join(f"{kind} {gap:.0e}" for kind, gap in by_value.items()), flush=True)
+        print(
+            "    " + "  ".join(f"{kind} {size:.0e}" for kind, size in by_value.items()), flush=True
+        )
     for failure in failures:
         print(f"    FAILED {failure}", flush=True)
     return len(failures)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import apart
-import readings
 from conftest import TINY_ENGINE
+from nnterp.compare import gap
 
 CLOSE = 1e-5
 
@@ -40,5 +40,5 @@ def test_an_engine_apart_serves_and_edits_as_transformers_does(
     expected = reference(name)
     for kind in ("values", "edits"):
         assert set(found[kind]) == set(expected[kind])
-        gaps = {key: readings.gap(found[kind][key], want) for key, want in expected[kind].items()}
+        gaps = {key: gap(found[kind][key], want) for key, want in expected[kind].items()}
         assert {key: gap for key, gap in gaps.items() if not gap < CLOSE} == {}

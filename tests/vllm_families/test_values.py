@@ -11,6 +11,7 @@ import torch
 
 import checkpoints
 import readings
+from nnterp.compare import gap
 from nnterp.values import VALUES
 
 CLOSE = 1e-5
@@ -60,7 +61,7 @@ def found_edits(model: Any) -> dict[str, torch.Tensor]:
 def test_a_value_is_the_one_transformers_computes(
     name: str, found: dict[str, torch.Tensor], expected: dict[str, Any]
 ) -> None:
-    assert readings.gap(found[name], expected["values"][name]) < CLOSE
+    assert gap(found[name], expected["values"][name]) < CLOSE
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -69,8 +70,8 @@ def test_what_attention_and_mlp_add_is_the_whole_difference_a_block_makes(
 ) -> None:
     entering, leaving = found[f"{block}.layer_input"], found[f"{block}.layer_output"]
     added = found[f"{block}.attention_output"] + found[f"{block}.mlp_output"]
-    assert readings.gap(entering + added, leaving) < 1e-6
-    assert readings.gap(entering, leaving) > 1e-2
+    assert gap(entering + added, leaving) < 1e-6
+    assert gap(entering, leaving) > 1e-2
 
 
 def test_the_stream_leaves_one_block_as_it_enters_the_next(
@@ -82,7 +83,7 @@ def test_the_stream_leaves_one_block_as_it_enters_the_next(
 def test_the_last_block_projected_on_the_vocabulary_is_the_logits(
     found: dict[str, torch.Tensor],
 ) -> None:
-    assert readings.gap(found["projected"], found["logits"]) < 1e-6
+    assert gap(found["projected"], found["logits"]) < 1e-6
 
 
 @pytest.mark.parametrize("edit", EDIT_IDS)
@@ -90,9 +91,9 @@ def test_an_edit_does_what_it_does_on_transformers(
     edit: str, found_edits: dict[str, torch.Tensor], expected: dict[str, Any]
 ) -> None:
     there = expected["edits"]
-    effect = readings.gap(there["clean"], there[edit])
+    effect = gap(there["clean"], there[edit])
     assert effect > 1e-3, "the edit has no effect to compare"
-    assert readings.gap(found_edits[edit], there[edit]) < CLOSE
+    assert gap(found_edits[edit], there[edit]) < CLOSE
 
 
 def test_a_decode_step_serves_the_new_token_alone(model: Any, expected: dict[str, Any]) -> None:
@@ -105,10 +106,10 @@ def test_a_decode_step_serves_the_new_token_alone(model: Any, expected: dict[str
             heads = block.self_attn.attention_head_outputs
             steps.append((keys, heads, block.layer_output, model.logits))
     keys, heads, stream, logits = steps[1]
-    assert readings.gap(keys, longer["1.attention_keys"][:, :, -1:]) < CLOSE
-    assert readings.gap(heads, longer["1.attention_head_outputs"][:, -1:]) < CLOSE
-    assert readings.gap(stream, longer["1.layer_output"][:, -1:]) < CLOSE
-    assert readings.gap(logits, longer["logits"]) < CLOSE
+    assert gap(keys, longer["1.attention_keys"][:, :, -1:]) < CLOSE
+    assert gap(heads, longer["1.attention_head_outputs"][:, -1:]) < CLOSE
+    assert gap(stream, longer["1.layer_output"][:, -1:]) < CLOSE
+    assert gap(logits, longer["logits"]) < CLOSE
 
 
 def test_support_lists_what_was_served(model: Any, found: dict[str, torch.Tensor]) -> None:

@@ -14,9 +14,9 @@ import torch
 
 import apart
 import checkpoints
-import readings
 from conftest import TINY_ENGINE
 from faults import FAULTS, ONE_STEP
+from nnterp.compare import gap
 from nnterp.vllm.blocks import RequestBlock
 
 PROMPTS = [checkpoints.PROMPT[start:] + checkpoints.PROMPT[:start] for start in range(3)]
@@ -69,7 +69,7 @@ def test_an_evicted_request_reads_what_it_would_have_read(
     assert tokens == expected_tokens
     for rows, others in zip(streams, expected, strict=True):
         assert [row.shape for row in rows] == [other.shape for other in others]
-        gaps = [readings.gap(row, other) for row, other in zip(rows, others, strict=True)]
+        gaps = [gap(row, other) for row, other in zip(rows, others, strict=True)]
         assert max(gaps) < 1e-5
     assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
 
@@ -102,7 +102,7 @@ def test_an_evicted_request_that_was_edited_is_refused_and_the_others_are_not(
     survived = [index for index in range(3) if ended[index] is not None]
     assert survived
     for index in survived:
-        assert readings.gap(ended[index], expected[index]) < 1e-5
+        assert gap(ended[index], expected[index]) < 1e-5
     assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
 
 

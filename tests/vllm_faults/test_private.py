@@ -12,6 +12,7 @@ import torch
 import checkpoints
 import inplace_norms
 import readings
+from nnterp.compare import gap
 from nnterp.vllm.rows import RowBatcher
 
 PROMPT = checkpoints.PROMPT
@@ -131,11 +132,11 @@ def test_scores_see_an_edit_of_the_queries_they_are_computed_from(llama: Any) ->
         pattern = attention.attention_probabilities.save()
         heads = attention.attention_head_outputs.save()
     expected = (before * 4).softmax(-1)
-    assert readings.gap(pattern, expected) < 1e-5
+    assert gap(pattern, expected) < 1e-5
     with llama.trace(PROMPT, **ONE_STEP):
         values = attention.attention_values.save()
     repeated = values.repeat_interleave(pattern.shape[1] // values.shape[1], dim=1)
-    assert readings.gap(heads, (pattern @ repeated).transpose(1, 2)) < 1e-5
+    assert gap(heads, (pattern @ repeated).transpose(1, 2)) < 1e-5
 
 
 def test_a_read_after_a_write_is_what_was_written(model: Any) -> None:
