@@ -407,6 +407,47 @@ def leave_gradients_switched_on(model: Any, tracer: Any) -> None:
 
 
 @fault(None)
+def wait_inside_autocast(model: Any, tracer: Any) -> None:
+    with torch.autocast("cpu", torch.bfloat16), torch.autocast("cuda", torch.bfloat16):
+        model.layers[0].layer_output.sum()
+        model.layers[1].layer_output.sum()
+        assert torch.is_autocast_enabled("cpu")
+
+
+@fault(None)
+def wait_inside_a_default_device(model: Any, tracer: Any) -> None:
+    with torch.device("meta"):
+        model.layers[0].layer_output.sum()
+        model.layers[1].layer_output.sum()
+        assert torch.zeros(1).is_meta
+    assert not torch.zeros(1).is_meta
+
+
+@fault(r"KeyError: 'inside'")
+def raise_inside_a_default_device(model: Any, tracer: Any) -> None:
+    torch.set_default_device("meta")
+    model.layers[0].layer_output.sum()
+    raise KeyError("inside")
+
+
+@fault(None)
+def wait_with_gradients_on(model: Any, tracer: Any) -> None:
+    with torch.enable_grad():
+        model.layers[0].layer_output.sum()
+        assert torch.is_grad_enabled()
+        model.layers[1].layer_output.sum()
+        assert torch.is_grad_enabled()
+    assert not torch.is_grad_enabled()
+
+
+@fault(None)
+def wait_inside_inference_mode(model: Any, tracer: Any) -> None:
+    with torch.inference_mode():
+        model.layers[0].layer_output[:] *= 2
+        model.layers[1].layer_output.sum()
+
+
+@fault(None)
 def leave_another_default_dtype(model: Any, tracer: Any) -> None:
     torch.set_default_dtype(torch.float64)
     model.layers[0].layer_output.sum()

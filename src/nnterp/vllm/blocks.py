@@ -2,8 +2,8 @@
 
 Every block of every request runs on the worker's one thread, beside a forward they all
 share. `RequestBlock` is nnsight's mediator with the walls that takes: what a block raises
-ends its own request and comes home with the user's line; what it leaves switched in the
-thread is switched back; a value that does not fit is refused in the block that wrote it;
+ends its own request and comes home with the user's line; what it switches in the thread is
+its own; a value that does not fit is refused in the block that wrote it;
 and a request that vLLM evicted and recomputes sees the rows it would have seen.
 """
 
@@ -24,6 +24,7 @@ import nnterp
 
 from ..eproperty import Visit
 from .rows import RefusedSplice
+from .thread_state import Turn
 
 
 class BlockEnded(Exception):
@@ -45,6 +46,7 @@ class RequestBlock(Mediator):
     steps = 0
     edited = False
     transform: Any
+    turn: Turn
     own_random: list[torch.Tensor] | None = None
 
     #: Whether a request of this step draws its token from the thread's own generators.
@@ -56,6 +58,7 @@ class RequestBlock(Mediator):
         """Turn a mediator nnsight built for a request into one of these."""
         mediator.__class__ = cls
         mediator.file = file
+        mediator.turn = Turn()
 
     def _run(self) -> None:
         try:
@@ -79,21 +82,17 @@ class RequestBlock(Mediator):
             getcurrent().parent.switch(swap)
 
     def switch(self, *args: Any) -> Any:
-        """Run the block to its next wait, with the thread's switches as they were after it."""
-        grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+        """Run the block to its next wait, in its own thread state and not in the forward's."""
         random = _random_state() if self.guard_random else None
         if random is not None and self.own_random is not None:
             _set_random_state(self.own_random)
         try:
-            return super().switch(*args)
+            with self.turn:
+                return super().switch(*args)
         finally:
             if random is not None:
                 self.own_random = _random_state()
                 _set_random_state(random)
-            if torch.is_grad_enabled() != grad:
-                torch.set_grad_enabled(grad)
-            if torch.get_default_dtype() != dtype:
-                torch.set_default_dtype(dtype)
 
     def handle(self, provider: str, value: Any) -> Any:
         kept = value
