@@ -52,7 +52,8 @@ def batch(model: Any, fault: Fault | None, settings: Mapping[str, Any]) -> dict[
             with tracer.invoke(AFTER, **GOOD):
                 second = nnsight.save([])
                 for _ in tracer.iter[:6]:
-                    switched = (torch.is_grad_enabled(), torch.get_default_dtype().itemsize)
+                    switched = [torch.is_grad_enabled(), torch.get_default_dtype().itemsize]
+                    switched += [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
                     second.append(torch.tensor(switched))
                     second.append(model.layers[0].layer_input)
                     model.layers[1].mlp.mlp_output = model.layers[1].mlp.mlp_output * 0.5
