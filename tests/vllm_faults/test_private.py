@@ -184,3 +184,22 @@ def test_an_edit_that_no_counter_sees_changes_the_copy_and_not_the_model(
         logits = llama.logits.save()
     assert kept.abs().max() == 0
     assert torch.equal(logits, clean)
+
+
+def test_a_skipped_block_has_the_output_given_and_its_neighbour_its_own(llama: Any) -> None:
+    with llama.trace(**ONE_STEP) as tracer:
+        with tracer.invoke(PROMPT):
+            neighbour = llama.layers[1].layer_input.save()
+        with tracer.invoke(PROMPT[:7]):
+            (_, hidden, _), _ = llama.layers[0].inputs
+            entering = hidden.clone().save()
+            llama.layers[0].skip((torch.zeros_like(hidden), hidden * 2))
+            leaving = llama.layers[1].layer_input.save()
+    assert torch.equal(leaving[0], entering * 2)
+    with llama.trace(**ONE_STEP) as tracer:
+        with tracer.invoke(PROMPT):
+            alone = llama.layers[1].layer_input.save()
+        with tracer.invoke(PROMPT[:7]):
+            kept = llama.layers[1].layer_input.save()
+    assert torch.equal(neighbour, alone)
+    assert not torch.equal(kept, leaving)
