@@ -15,7 +15,8 @@ from typing import Any
 
 def warn_of_unnamed(blocks: Iterable[Any]) -> None:
     """Warn, at its line, of each save in ``blocks`` (nnsight mediators) that no name keeps."""
-    for block in blocks:
+    # Invokes in a loop share the one `with` they were written in.
+    for block in {id(block.node): block for block in blocks}.values():
         for call in _unnamed(block.node) if block.node is not None else ():
             warnings.warn_explicit(
                 f"`{ast.unparse(call)}` is bound to no name, so it will not come out of the "

@@ -46,12 +46,15 @@ class RequestBlock(Mediator):
     steps = 0
     edited = False
     transform: Any
-    turn: Turn
     own_random: list[torch.Tensor] | None = None
 
     #: Whether a request of this step draws its token from the thread's own generators.
     #: Only then must a block's draws be kept from them, which costs each wait some copies.
     guard_random: ClassVar[bool] = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.turn = Turn()
 
     @classmethod
     def adopt(cls, mediator: Mediator, file: str) -> None:

@@ -12,9 +12,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-#: Where a request carries the name of the file its block was written in.
-FILE_KEY = "nnterp_file"
-
 #: Where an error that is none carries warnings to the caller's process.
 WARNINGS_KEY = "nnterp_warnings"
 

@@ -24,9 +24,14 @@ from ..standardized import Standardized, read_config
 from . import homecoming, preflight
 from .by_name import ByNameInterleaver, persistent_id
 from .layer import Rows
+from .parcels import Address
+from .payload import BLOCK_KEY, PackedBlock, Payloads
 
 #: Where the engine's config carries what the worker builds its tree from.
 TREE_KEY = "nnterp_tree"
+
+#: Where it carries the process that saved values go home to.
+ADDRESS_KEY = "nnterp_caller"
 
 #: Fewer requests than this finish before a progress bar could be read.
 _BAR_FROM = 64
@@ -82,6 +87,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             kwargs["additional_config"] = {
                 **(kwargs.get("additional_config") or {}),
                 TREE_KEY: pack_tree(self.family, rename, envoys),
+                ADDRESS_KEY: list(Address.own()),
             }
             kwargs.setdefault("interleaver", ByNameInterleaver())
         super().__init__(repo_id, *args, **tree, **kwargs)
@@ -101,11 +107,23 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         return module
 
     def _attach_mediators(self, params: list, **kwargs: Any) -> list:
+        payloads = Payloads()
+        for block in self.interleaver.mediators:
+            payload = payloads.pack(block)
+            block.__class__ = PackedBlock
+            block.payload = payload
         blocks = super()._attach_mediators(params, **kwargs)
         for block, param in zip(blocks, params, strict=True):
-            param.extra_args[homecoming.FILE_KEY] = block.code.co_filename
+            param.extra_args[BLOCK_KEY] = block.payload
         warn_of_unnamed(blocks)
         return blocks
+
+    def _load_sync(self, repo_id: str, **kwargs: Any) -> Any:
+        from .engine import StandardizedEngine
+
+        entrypoint = super()._load_sync(repo_id, **kwargs)
+        StandardizedEngine.adopt(entrypoint.llm_engine, self._installed_edits)
+        return entrypoint
 
     def _call(self, prompts: list, params: list, lora_requests: list, **kwargs: Any) -> Any:
         mediators = self._attach_mediators(params, **kwargs)

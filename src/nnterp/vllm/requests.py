@@ -8,9 +8,7 @@ home is that request's error and no other's.
 
 from __future__ import annotations
 
-import linecache
 import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,9 +17,11 @@ from nnsight.intervention.errors import capture_exception
 from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.vllm.collect import dumps_compact
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
+from nnsight.tracing.tracer import _saves
 
 from .blocks import BlockEnded, RequestBlock, own_frames
-from .homecoming import FILE_KEY, WARNINGS_KEY
+from .homecoming import WARNINGS_KEY
+from .payload import BLOCK_KEY, EDITS_KEY
 
 _PLAIN = (torch.Tensor, str, bytes, int, float, complex, bool, type(None), torch.Size)
 
@@ -34,20 +34,13 @@ class RowRequests(Requests):
     """The requests in flight, with each one's block kept to it."""
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
-        super().add(new_requests, persistent_objects)
-        for data in new_requests:
-            extra = getattr(data.sampling_params, "extra_args", None) or {}
-            request = self.requests[data.req_id]
-            for mediator in request.workers():
-                if isinstance(mediator, RequestBlock):
-                    continue  # of a request that was evicted and is back
-                if mediator is not request.mediator:
+        # A request that runs no block is another tenant's and costs nothing here.
+        ours = [data for data in new_requests if self.templates or _asks(data.sampling_params)]
+        super().add(ours, persistent_objects)
+        for data in ours:
+            for mediator in self.requests[data.req_id].copies.values():
+                if not isinstance(mediator, RequestBlock):
                     RequestBlock.adopt(mediator, "<installed edit>")
-                    continue
-                RequestBlock.adopt(mediator, extra.get(FILE_KEY, "<block>"))
-                # nnsight files a block's source for its tracebacks, and leaves it there.
-                source = mediator.code.co_filename
-                weakref.finalize(mediator, linecache.cache.pop, source, None)
 
     def enter_step(self, states: Mapping[str, Any]) -> None:
         """Tell every scheduled block how much of its sequence this step runs.
@@ -104,6 +97,68 @@ class RowRequests(Requests):
                 WARNINGS_KEY: [str(warning.message) for warning in said],
             }
 
+    def collect(
+        self,
+        wanted: set[str],
+        finished: set[str],
+        results: Mapping[str, Any] | None,
+        reports: bool,
+        taps: frozenset[str],
+    ) -> dict[str, dict[str, Any]]:
+        """What the blocks of some requests have saved, and their errors; of finished ones, all.
+
+        Args:
+            wanted: The engine's ids of the requests.
+            finished: Those of them that are over, and are let go of.
+            results: What each finished request returned. None leaves a block that waits for
+                its own in place, and out of the answer.
+            reports: Whether this rank answers for traced blocks.
+            taps: The locations that an engine on CUDA graphs serves.
+        """
+        self.harvest(finished)
+        collected: dict[str, dict[str, Any]] = {}
+        asked = [request for request in self.requests.values() if request.named(wanted)]
+        # All of a request's sequences wait if one does, to come home together.
+        waiting = {
+            request.key(wanted)[0]
+            for request in asked
+            if results is None and _waits_for_result(request.mediator)
+        }
+        for request in asked:
+            engine_id, index = request.key(wanted)
+            done = request.named(finished)
+            block = request.mediator
+            if engine_id in waiting:
+                continue
+            entry = collected.setdefault(
+                engine_id, {"saves": {}, "error": None, "registered": {}, "sequences": {}}
+            )
+            sequence = entry["sequences"].setdefault(index, {"saves": {}, "registered": {}})
+            for taken in request.harvested.values():
+                sequence["registered"].update(taken["saves"])
+                entry["error"] = entry["error"] or taken["error"]
+            request.harvested = {}
+            if block is not None and done:
+                if results is not None and engine_id in results:
+                    # The block is handed what the installed edits saved, on its result.
+                    results[engine_id].saves = dict(sequence["registered"])
+                    self.serve_result(block, results[engine_id])
+                self.finish_dangling(block, taps)
+            values = request.saves()
+            if done:
+                # A finished request's ids may be a later one's, and no longer mean "saved".
+                _saves().difference_update(map(id, values.values()))
+            if reports:
+                sequence["saves"] = values
+                entry["error"] = entry["error"] or request.deferred()
+            if done:
+                del self.requests[request.id]
+        for entry in collected.values():
+            first = entry["sequences"].get(0)
+            if first is not None:
+                entry.update(saves=first["saves"], registered=first["registered"])
+        return collected
+
     def _put_in_users_terms(self, mediator: Any) -> None:
         error: dict[str, Any] | None = getattr(mediator, "nnsight_error", None)
         if error is None or error.get("in_users_terms"):
@@ -130,6 +185,17 @@ class RowRequests(Requests):
                         f"({error}); save tensors, numbers, text, or lists and dicts of them"
                     )
                     mediator.nnsight_error = capture_exception(refusal)
+
+
+def _asks(params: Any) -> bool:
+    """Whether a request's ``params`` carry a block or name installed edits."""
+    extra = getattr(params, "extra_args", None) or {}
+    return BLOCK_KEY in extra or EDITS_KEY in extra
+
+
+def _waits_for_result(block: Mediator | None) -> bool:
+    pending = block.pending if block is not None and block.alive else None
+    return pending is not None and pending.provider == "result"
 
 
 def _is_plain(value: Any) -> bool:

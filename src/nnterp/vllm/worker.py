@@ -8,16 +8,19 @@ is added is the tree, the batcher that serves private rows, and the worker of a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
+from vllm.distributed.parallel_state import get_pp_group
 from vllm.platforms import current_platform
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from . import parcels
 from .blocks import RequestBlock
 from .fragments import HeadFragments
-from .model import TREE_KEY, StandardizedVLLM, unpack_tree
+from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests
 from .rows import RowBatcher, RowInterleaver
 from .shared import share
@@ -37,6 +40,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         # Past nnsight's own, which would build a plain tree around the same module.
         super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
         extra = self.vllm_config.additional_config
+        self._caller = parcels.Address(*extra[ADDRESS_KEY])
         fragments = HeadFragments(self.model_config.get_total_num_kv_heads())
         interleaver = RowInterleaver(extra.get("nnsight_taps", ()), fragments=fragments)
         self.nnsight_model = StandardizedVLLM(
@@ -51,6 +55,30 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
+
+    def collect_nnsight(
+        self,
+        request_ids: list[str],
+        finished_request_ids: list[str] | None = None,
+        outputs: dict[str, Any] | None = None,
+    ) -> bytes:
+        return self._collect(request_ids, finished_request_ids or (), outputs or {})
+
+    def collect_finished(self, request_ids: list[str]) -> bytes:
+        """What finished requests' blocks saved, but for those that wait for their result."""
+        return self._collect(request_ids, request_ids, None)
+
+    def _collect(
+        self, wanted: Iterable[str], finished: Iterable[str], results: dict[str, Any] | None
+    ) -> bytes:
+        collected = self.nnsight_requests.collect(
+            set(wanted),
+            set(finished),
+            results,
+            reports=get_pp_group().rank == 0,
+            taps=self.nnsight_model.interleaver.taps,
+        )
+        return parcels.pack(collected, self._caller)
 
     def _update_states(self, scheduler_output: Any) -> None:
         super()._update_states(scheduler_output)
@@ -71,3 +99,6 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
                 "blocks cannot run in; unset VLLM_USE_V2_MODEL_RUNNER"
             )
         runner.__class__ = StandardizedModelRunner
+
+    def collect_finished(self, request_ids: list[str]) -> bytes:
+        return self.model_runner.collect_finished(request_ids)
