@@ -19,17 +19,17 @@ changed, and only those, are put back into what the model carries on with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, overload
 
 import torch
+from greenlet import getcurrent
 from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.eproperty import eproperty
-from nnsight.intervention.interleaver import Mediator, OutOfOrderError
+from nnsight.intervention.interleaver import Event, Mediator, OutOfOrderError, Pending
 from torch import Tensor
 
 from .errors import Unavailable, did_you_mean
-from .sites import Reading, Site
+from .sites import Site
 from .values import VALUES, Engine, Value
 
 
@@ -40,8 +40,14 @@ class Serving(Protocol):
     #: Whether an in-place edit of what `serve` hands out is an edit of the model.
     live: bool
 
-    def serve(self, take: Callable[[], Reading], value: Value, host: Envoy) -> Reading:
-        """What the block is given for the reading ``take`` makes, in the layout of ``value``."""
+    def serve(self, site: Site, value: Value, host: Envoy, arrived: Any) -> Tensor:
+        """What the block is given for ``value``, which ``site`` finds in what ``arrived``."""
+
+    def own(self, arrived: Any) -> Any:
+        """The running block's own part of what ``arrived`` at a location."""
+
+    def adopt(self, tensor: Tensor, value: Value, host: Envoy) -> Tensor:
+        """What to keep for a ``tensor`` the block assigns to ``value``."""
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         """``view``, in the layout of ``value``, back in the shape of ``like`` it was taken from."""
@@ -84,6 +90,11 @@ class StandardEnvoy(Envoy):
             raise AttributeError(f"{error}{hint}") from None
 
 
+#: One open value: its host, the tensor the block holds, and the version and shape it had when
+#: it was handed over; a bare tuple, for one is made with every read.
+Open = tuple[StandardEnvoy, Tensor, int, torch.Size]
+
+
 class Visit:
     """The values a block has open at one occurrence of one location.
 
@@ -93,64 +104,53 @@ class Visit:
 
     view = None  # nnsight's own views of a location are never answered from a visit
 
-    def __init__(self, serving: Serving, location: str, occurrence: int, raw: Any) -> None:
+    __slots__ = ("_open", "arrived", "location", "occurrence", "serving")
+
+    def __init__(self, serving: Serving, location: str, occurrence: int, arrived: Any) -> None:
         self.serving = serving
         self.location = location
         self.occurrence = occurrence
-        self.raw = raw
-        self._open: dict[StandardValue, _Open] = {}
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.location, self.occurrence)
-
-    def hold(self) -> None:
-        """Have nnsight put this visit's edits back when the block moves on."""
-        Mediator.current(self.location).transform = self
+        self.arrived = arrived
+        self._open: dict[StandardValue, Open] = {}
 
     def read(self, prop: StandardValue, host: StandardEnvoy) -> Tensor:
         """The value of ``prop``, the same tensor for as long as the visit lasts."""
-        if prop not in self._open:
-            raw = self.content()
-            view, _ = self.serving.serve(lambda: prop.site.read(host, raw), prop.value, host)
-            self._open[prop] = _Open(host, view, view._version, view.shape)
-        return self._open[prop].view
+        held = self._open.get(prop)
+        if held is not None:
+            return held[1]
+        current = self.content() if self._open and self.edited() else self.arrived
+        view = self.serving.serve(prop.site, prop.value, host, current)
+        self._open[prop] = (host, view, view._version, view.shape)
+        return view
 
     def replace(self, prop: StandardValue, host: StandardEnvoy, tensor: Tensor) -> None:
         """Make ``tensor`` the value of ``prop``."""
-        self._open[prop] = _Open(host, tensor, -1, tensor.shape)
+        self._open[prop] = (host, tensor, -1, tensor.shape)
+
+    def edited(self) -> bool:
+        """Whether any open value has been changed or replaced."""
+        return any(version != view._version for _, view, version, _ in self._open.values())
+
+    def raw(self) -> Any:
+        """What arrived at the location, without any edit."""
+        return self.serving.own(self.arrived)
 
     def content(self) -> Any:
         """What arrived at the location, with every edit made so far in its place."""
-        raw = self.raw
-        for prop, held in self._open.items():
-            if held.version == held.view._version:
+        raw = self.raw()
+        for prop, (host, view, version, shape) in self._open.items():
+            if version == view._version:
                 continue
-            if held.view.shape != held.shape:
-                raise ValueError(prop.shape_refusal(held.host, held.shape, held.view.shape))
-            prop.require_writable(held.host)
-            like = prop.site.read(held.host, raw).tensor
-            raw = prop.site.write(held.host, raw, self.serving.restore(held.view, like, prop.value))
+            if view.shape != shape:
+                raise ValueError(prop.shape_refusal(host, shape, view.shape))
+            prop.require_writable(host)
+            like = prop.site.read(host, raw).tensor
+            raw = prop.site.write(host, raw, self.serving.restore(view, like, prop.value))
         return raw
 
-    def edit(self, content: Any) -> Any:
-        """What to swap in to have ``content`` at the location."""
-        return self.serving.edit(self.raw, content)
-
     def fn(self) -> Any:
-        return self.edit(self.content())
-
-
-class _Open:
-    """One open value: what the block holds, and the version it had when it was handed over."""
-
-    __slots__ = ("host", "shape", "version", "view")
-
-    def __init__(self, host: StandardEnvoy, view: Tensor, version: int, shape: torch.Size) -> None:
-        self.host = host
-        self.view = view
-        self.version = version
-        self.shape = shape
+        """What to swap in to have the content, with its edits, at the location."""
+        return self.serving.edit(self.raw(), self.content())
 
 
 class StandardValue(eproperty):
@@ -200,17 +200,19 @@ class StandardValue(eproperty):
         return f"{host.path}.{self.name}"
 
     def _read(self, host: StandardEnvoy) -> Tensor:
-        visit = self._visit(host)
+        mediator = Mediator.current(self.path(host))
+        visit = self._visit(host, mediator)
         if host.serving.live:
-            reading = self.site.read(host, visit.raw)
+            reading = self.site.read(host, visit.raw())
             if not reading.fresh:
                 return reading.tensor
-        visit.hold()
+        mediator.transform = visit
         return visit.read(self, host)
 
     def _write(self, host: StandardEnvoy, new: Any) -> None:
         self.require_writable(host)
-        visit = self._visit(host)
+        mediator = Mediator.current(self.path(host))
+        visit = self._visit(host, mediator)
         if host.serving.live:
             reading = self.site.read(host, visit.content())
             if not reading.fresh:
@@ -218,31 +220,51 @@ class StandardValue(eproperty):
                     accepted = self._accept(host, new, reading.tensor)
                     Mediator.swap(visit.location, self.site.write(host, visit.content(), accepted))
                 return
-        visit.hold()
+        mediator.transform = visit
         held = visit.read(self, host)
         visit.replace(self, host, held if new is held else self._accept(host, new, held))
 
-    def _visit(self, host: StandardEnvoy) -> Visit:
+    def _visit(self, host: StandardEnvoy, mediator: Any) -> Visit:
         """The open visit of this value's location, once the forward has got there."""
-        mediator = Mediator.current(self.path(host))
-        self._require(host, host.unavailable(self.value.name))
-        location = self._location(host)
-        occurrence = mediator.wanted(location)
-        visit: Any = mediator.transform
-        if not (isinstance(visit, Visit) and visit.key == (location, occurrence)):
-            self._require_ahead(host, mediator, location, occurrence)
-            visit = Visit(host.serving, location, occurrence, Mediator.value(location))
-        mediator.latest_value = self.path(host)
-        # Only now is the block at the step it asked about.
-        self._require(host, host.serving.unavailable_now(self.value))
-        return visit
-
-    def _require(self, host: StandardEnvoy, reason: str | None) -> None:
+        reason = host.unavailable(self.name)
         if reason is not None:
             raise Unavailable(f"{self.path(host)}: {reason}")
+        path, location, beginning = self._whereabouts(host)
+        occurrence = mediator.wanted(location)
+        visit: Any = mediator.transform
+        if type(visit) is not Visit or visit.location != location or visit.occurrence != occurrence:
+            self._require_ahead(host, mediator, location, occurrence, beginning)
+            mediator.flush()
+            request = tuple.__new__(Pending, (Event.VALUE, location, occurrence, host.serving))
+            visit = Visit(host.serving, location, occurrence, getcurrent().parent.switch(request))
+        mediator.latest_value = path
+        if self.value.prefill_only_on:
+            # Only now is the block at the step it asked about.
+            reason = host.serving.unavailable_now(self.value)
+            if reason is not None:
+                raise Unavailable(f"{path}: {reason}")
+        return visit
+
+    def _whereabouts(self, host: StandardEnvoy) -> tuple[str, str, str]:
+        """This value's path and location on ``host``, and where a forward of its tree begins."""
+        if host.serving.live:
+            # Its location may have to be opened in the forward's source, anew in each run.
+            return self.path(host), self._location(host), f"{host.root.path}.input"
+        known = host.__dict__.get("whereabouts")
+        if known is None:
+            known = host.__dict__["whereabouts"] = {}
+        if self.name not in known:
+            begins = f"{host.root.path}.input"
+            known[self.name] = (self.path(host), self._location(host), begins)
+        return known[self.name]
 
     def _require_ahead(
-        self, host: StandardEnvoy, mediator: Any, location: str, occurrence: int
+        self,
+        host: StandardEnvoy,
+        mediator: Any,
+        location: str,
+        occurrence: int,
+        beginning: str,
     ) -> None:
         """Raise where the forward has passed this value on the step the block is at."""
         passed = mediator.occurrence(location)
@@ -251,7 +273,7 @@ class StandardValue(eproperty):
         else:
             # Past its first value of a step, a block follows the model, and would be
             # given the next step's.
-            begun = mediator.occurrence(f"{host.root.path}.input")
+            begun = mediator.occurrence(beginning)
             late = 0 < begun <= passed
         if late:
             latest = getattr(mediator, "latest_value", None)
@@ -288,11 +310,7 @@ class StandardValue(eproperty):
             )
         if new.is_complex() and not held.is_complex():
             raise TypeError(f"{path} is {held.dtype} and cannot hold {new.dtype}; assign its .real")
-        if host.serving.live:
-            return new.to(held.device, held.dtype)
-        return host.serving.serve(
-            lambda: Reading(new.to(held.device, held.dtype)), self.value, host
-        ).tensor
+        return host.serving.adopt(new.to(held.device, held.dtype), self.value, host)
 
     def shape_refusal(self, host: Envoy, served: torch.Size, offered: torch.Size) -> str:
         return (

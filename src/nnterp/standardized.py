@@ -8,7 +8,8 @@ methods researchers reach for are the same on both, and live here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,13 +17,21 @@ from typing import Any
 import torch
 from nnsight.intervention import aliasing
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from . import families, values
+from .collecting.collected import Collected
+from .collecting.request import token_ids, wanted_places
+from .collecting.selections import Positions, Selection
 from .eproperty import StandardEnvoy, StandardValue
 from .errors import CheckpointNotFound, did_you_mean
+from .names import Place
 from .sites import FirstArgument, FromFamily, Output
 from .support import Support, support
 from .values import Value
+
+#: Fewer prompts than this are done before a progress bar could be read.
+BAR_FROM = 64
 
 #: What `read_config` passes on to transformers; every other load argument is about weights.
 _CONFIG_ARGUMENTS = ("revision", "trust_remote_code", "token", "cache_dir")
@@ -161,6 +170,59 @@ class Standardized(StandardEnvoy):
             return self
         block = self.layers[self._index(layer)]
         return block if value.host == "layer" else getattr(block, value.host)
+
+    def collect(
+        self,
+        prompts: Iterable[str | Sequence[int] | Tensor],
+        values: Mapping[str, Positions],
+        *,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> Collected:
+        """Keep a few values of many prompts, much faster than a trace for each.
+
+        Nothing runs beside the forward: the values are taken for all prompts of a forward at
+        once. They come back on the host, in the order of the prompts::
+
+            found = model.collect(texts, {"layers.*.layer_output": "last", "logits": "last"})
+            found["layers.12.layer_output"]  # [prompts, hidden]
+
+        Args:
+            prompts: Texts, or token ids.
+            values: For each value's name, ``*`` standing for every block, the positions to
+                keep: ``"last"``, ``"all"``, ``"mean"`` (in float32), a position such as
+                ``0`` or ``-2``, a mask of ``[tokens]`` for each prompt, or a function from
+                the value, in the layout of a trace with batch 1, to a tensor of one shape
+                for all prompts.
+            batch_size: The most prompts at a time; by default as many as are a good forward
+                on transformers, and as vLLM cares to have waiting.
+            progress: Whether to show a bar; by default for more than a few prompts.
+
+        Returns:
+            By name, a tensor ``[prompts, ...]``, or, where prompts keep different numbers of
+            positions (``"all"``, masks), a `Ragged`.
+
+        Raises:
+            Unavailable: A value is not served here.
+            ValueError: A name is no value's, or positions are none.
+            RuntimeError: A function failed on vLLM; it names the error.
+        """
+        ids = token_ids(self, prompts)
+        wanted = wanted_places(self, values, [len(prompt) for prompt in ids])
+        shown = len(ids) >= BAR_FROM if progress is None else progress
+        disabled = not shown or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+        with tqdm(total=len(ids), desc="Collecting", unit="prompt", disable=disabled) as bar:
+            return Collected.of(wanted, self._gather(ids, wanted, batch_size, bar.update))
+
+    def _gather(
+        self,
+        ids: Sequence[list[int]],
+        wanted: Mapping[Place, Selection],
+        batch_size: int | None,
+        advance: Callable[[int], Any],
+    ) -> Mapping[Place, Tensor]:
+        """Run the prompts ``ids`` and keep what is ``wanted``, telling ``advance`` of each few."""
+        raise NotImplementedError
 
     def steer(
         self,

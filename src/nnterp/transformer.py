@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,13 +11,20 @@ from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
 from . import values
+from .collecting.batch import InMemory, gather_batch
+from .collecting.gather import Gather
+from .collecting.selections import Selection, Span
 from .components.layer import Live
 from .eproperty import StandardValue
+from .names import Place
 from .saves import warn_of_unnamed
 from .sites import NextTokenProbabilities, OutputField
 from .standardized import Standardized, read_config
 
 _LOGITS = OutputField("logits")
+
+#: The tokens, padding and all, that `collect` puts in a forward.
+_FORWARD = 4096
 
 
 class StandardizedTransformer(Live, Standardized, TransformersModel):
@@ -69,6 +76,48 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
     def interleave(self, *args: Any, **kwargs: Any) -> Any:
         warn_of_unnamed(self.interleaver.mediators)
         return super().interleave(*args, **kwargs)
+
+    def _gather(
+        self,
+        ids: Sequence[list[int]],
+        wanted: Mapping[Place, Selection],
+        batch_size: int | None,
+        advance: Callable[[int], Any],
+    ) -> Mapping[Place, Tensor]:
+        gather = Gather(wanted, InMemory())
+        # Like lengths together, so that little is padding; the longest first, so that what
+        # memory it takes is known at once.
+        order = sorted(range(len(ids)), key=lambda prompt: -len(ids[prompt]))
+        while order:
+            width = len(ids[order[0]])
+            count = batch_size or max(1, _FORWARD // width)
+            batch, order = order[:count], order[count:]
+            self._gather_from([ids[prompt] for prompt in batch], batch, width, gather)
+            advance(len(batch))
+        return gather.results()
+
+    def _gather_from(
+        self, ids: Sequence[list[int]], prompts: Sequence[int], width: int, gather: Gather
+    ) -> None:
+        """One forward over ``ids``, padded to ``width`` on the right, where no token sees it."""
+        tokens = torch.zeros(len(ids), width, dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for row, prompt in enumerate(ids):
+            tokens[row, : len(prompt)] = torch.tensor(prompt)
+            mask[row, : len(prompt)] = 1
+        gather.enter(
+            [
+                Span(prompt, row * width, 0, len(own))
+                for row, (prompt, own) in enumerate(zip(prompts, ids, strict=True))
+            ]
+        )
+        inputs = {"input_ids": tokens, "attention_mask": mask}
+        with torch.no_grad(), self.trace(inputs, use_cache=False) as tracer:
+            for place in gather.wanted:
+                value = values.LOGITS if place.value is values.NEXT_TOKEN_PROBS else place.value
+                tensor = getattr(self.host_of(value, place.layer or 0), value.name)
+                gather_batch(gather, place, tensor)
+            tracer.stop()
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
         logits = self.lm_head(self.norm(stream))

@@ -10,6 +10,7 @@ tests all read them here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from jaxtyping import Float, Int
@@ -56,9 +57,14 @@ class Value:
     prefill_only_on: frozenset[Engine] = NEITHER
     vllm_layout: str | None = None
 
-    @property
+    @cached_property
     def axes(self) -> tuple[str, ...]:
         return tuple(self.layout.split())
+
+    @cached_property
+    def token_axis(self) -> int | None:
+        """The axis that holds one row a token, or None where none does."""
+        return next((i for i, axis in enumerate(self.axes) if axis in ("seq", "query")), None)
 
     def layout_on(self, engine: Engine) -> str:
         return self.vllm_layout if engine == "vllm" and self.vllm_layout else self.layout

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from .. import values
 from ..eproperty import Serving, StandardEnvoy, StandardValue
-from ..sites import Argument, Output, Reading
+from ..sites import Argument, Output, Site
 from ..values import Engine, Value
 
 
@@ -23,8 +22,14 @@ class LiveTensors(Serving):
     engine: Engine = "transformers"
     live = True
 
-    def serve(self, take: Callable[[], Reading], value: Value, host: StandardEnvoy) -> Reading:
-        return take()
+    def serve(self, site: Site, value: Value, host: StandardEnvoy, arrived: Any) -> Tensor:
+        return site.read(host, arrived).tensor
+
+    def own(self, arrived: Any) -> Any:
+        return arrived
+
+    def adopt(self, tensor: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
+        return tensor
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         return view

@@ -23,8 +23,8 @@ from nnsight.intervention.interleaver import Event, Mediator, Pending
 import nnterp
 
 from ..eproperty import Visit
-from .rows import RefusedSplice
-from .thread_state import Turn
+from .rows import PrivateRows, RefusedSplice, Step
+from .thread_state import Turn, state
 
 
 class BlockEnded(Exception):
@@ -46,6 +46,8 @@ class RequestBlock(Mediator):
     steps = 0
     edited = False
     transform: Any
+    pending: Any
+    iteration: int | None
     own_random: list[torch.Tensor] | None = None
 
     #: Whether a request of this step draws its token from the thread's own generators.
@@ -75,29 +77,41 @@ class RequestBlock(Mediator):
     def flush(self) -> None:
         """Put the open visit's edits into the model; for one that was only read, do nothing."""
         visit: Any = self.transform
-        if not isinstance(visit, Visit):
+        if type(visit) is not Visit:
             super().flush()
             return
         self.transform = None
-        content = visit.content()
-        if content is not visit.raw:
-            swap = Pending(Event.SWAP, visit.location, visit.occurrence, visit.edit(content))
+        if visit.edited():
+            swap = Pending(Event.SWAP, visit.location, visit.occurrence, visit.fn())
             getcurrent().parent.switch(swap)
 
     def switch(self, *args: Any) -> Any:
         """Run the block to its next wait, in its own thread state and not in the forward's."""
-        random = _random_state() if self.guard_random else None
-        if random is not None and self.own_random is not None:
-            _set_random_state(self.own_random)
+        if self.guard_random:
+            random = _random_state()
+            if self.own_random is not None:
+                _set_random_state(self.own_random)
+        outer = self.interleaver.outer
+        self.turn.begin(state() if outer is None else outer)
         try:
-            with self.turn:
-                return super().switch(*args)
+            return super().switch(*args)
         finally:
-            if random is not None:
+            self.turn.end()
+            if self.guard_random:
                 self.own_random = _random_state()
                 _set_random_state(random)
 
     def handle(self, provider: str, value: Any) -> Any:
+        pending = self.pending
+        if (
+            pending is not None
+            and isinstance(pending.value, PrivateRows)
+            and pending.provider == provider
+        ):
+            # A standard value takes its request's rows out of the step's for itself.
+            if self.iteration:
+                self.iteration = None
+            self.pending = self.switch(Step(value, self))
         kept = value
         try:
             value = super().handle(provider, value)
@@ -145,8 +159,8 @@ def _random_state() -> list[torch.Tensor]:
 
 
 def _set_random_state(states: list[torch.Tensor]) -> None:
-    for generator, state in zip(_generators(), states, strict=True):
-        generator.set_state(state)
+    for generator, drawn in zip(_generators(), states, strict=True):
+        generator.set_state(drawn)
 
 
 #: A frame in formatted traceback text: its header, and the lines under it.

@@ -9,6 +9,7 @@ sent to the blocks that turn out to wait for it.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from nnsight.modeling.vllm.engines.engine import NNsightLLMEngine, attach, merge_collected
@@ -23,10 +24,12 @@ class StandardizedEngine(NNsightLLMEngine):
     Attributes:
         with_block: The requests in flight that carry a block or name edits.
         edits: The edits installed on the engine; while there are any, they run on every request.
+        advance: Who wants to be told how many requests each step has finished.
     """
 
     with_block: set[str]
     edits: list[Any]
+    advance: Callable[[int], Any] | None
 
     @classmethod
     def adopt(cls, engine: LLMEngine, edits: list[Any]) -> None:
@@ -34,6 +37,7 @@ class StandardizedEngine(NNsightLLMEngine):
         engine.__class__ = cls
         engine.with_block = set()
         engine.edits = edits
+        engine.advance = None
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kw: Any) -> str:
         added = super().add_request(request_id, prompt, params, *args, **kw)
@@ -53,6 +57,8 @@ class StandardizedEngine(NNsightLLMEngine):
 
     def step(self) -> Any:
         outputs = LLMEngine.step(self)
+        if self.advance is not None:
+            self.advance(sum(output.finished for output in outputs))
         finished = {
             output.request_id: output
             for output in outputs

@@ -5,22 +5,28 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+import pickle
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import cloudpickle
 import torch
+from nnsight.intervention.errors import raise_deferred
 from nnsight.intervention.interleaver import Mediator
+from nnsight.intervention.serialization import dumps
 from nnsight.modeling.vllm.envoys import parallel_envoys
 from nnsight.modeling.vllm.vllm import VLLM
 from torch import Tensor, nn
 
 from .. import values
+from ..collecting.selections import Selection
 from ..eproperty import StandardValue
+from ..names import Place
 from ..saves import warn_of_unnamed
 from ..sites import Handoff, NextTokenProbabilities
-from ..standardized import Standardized, read_config
+from ..standardized import BAR_FROM, Standardized, read_config
 from . import homecoming, preflight
 from .by_name import ByNameInterleaver, persistent_id
 from .layer import Rows
@@ -33,8 +39,8 @@ TREE_KEY = "nnterp_tree"
 #: Where it carries the process that saved values go home to.
 ADDRESS_KEY = "nnterp_caller"
 
-#: Fewer requests than this finish before a progress bar could be read.
-_BAR_FROM = 64
+#: The prompts of a `collect` that the engine has waiting at a time.
+_WAITING = 2048
 
 
 class StandardizedVLLM(Rows, Standardized, VLLM):
@@ -137,10 +143,58 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         self._collect(mediators, outputs)
         return outputs
 
+    def _gather(
+        self,
+        ids: Sequence[list[int]],
+        wanted: Mapping[Place, Selection],
+        batch_size: int | None,
+        advance: Callable[[int], Any],
+    ) -> Mapping[Place, Tensor]:
+        from vllm import SamplingParams
+
+        from .collector import COLLECT_KEY
+
+        if self._async_engine:
+            raise NotImplementedError("collect needs an engine loaded without mode='async'")
+        if not self.dispatched:
+            self.dispatch()
+        engine = self.vllm_entrypoint.llm_engine
+        name = uuid.uuid4().hex
+        lengths = [len(prompt) for prompt in ids]
+        plan = dumps(([str(place) for place in wanted], list(wanted.values()), lengths))
+        engine.collective_rpc("begin_collect", args=(name, plan))
+        at_once = batch_size or _WAITING
+        complete = False
+        try:
+            engine.advance = advance
+            for start in range(0, len(ids), at_once):
+                batch = range(start, min(start + at_once, len(ids)))
+                params = [
+                    SamplingParams(
+                        temperature=0.0,
+                        max_tokens=1,
+                        detokenize=False,
+                        skip_reading_prefix_cache=True,
+                        extra_args={COLLECT_KEY: [name, prompt]},
+                    )
+                    for prompt in batch
+                ]
+                prompts = [{"prompt_token_ids": ids[prompt]} for prompt in batch]
+                self.vllm_entrypoint.generate(prompts, params, use_tqdm=False)
+            complete = True
+        finally:
+            engine.advance = None
+            answers = engine.collective_rpc("end_collect", args=(name, complete))
+        found: dict[str, Tensor] = {}
+        for results, error in (pickle.loads(answer) for answer in answers if answer):
+            raise_deferred(error)
+            found |= results
+        return {place: found[str(place)] for place in wanted if str(place) in found}
+
     @staticmethod
     def _shows_progress(requests: int) -> bool:
         # vLLM divides by the time a bar has measured, and a disabled bar measures none.
-        return requests >= _BAR_FROM and os.environ.get("TQDM_DISABLE", "0") in ("", "0")
+        return requests >= BAR_FROM and os.environ.get("TQDM_DISABLE", "0") in ("", "0")
 
     def _remoteable_persistent_objects(self) -> dict:
         objects = super()._remoteable_persistent_objects()

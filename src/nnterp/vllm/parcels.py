@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import mmap
 import os
 import pickle
@@ -125,11 +126,9 @@ class _Structure(pickle.Pickler):
 def _is_plain(tensor: Tensor) -> bool:
     return (
         tensor.layout is torch.strided
-        and tensor.device.type in ("cpu", "cuda")
+        and (tensor.is_cpu or tensor.is_cuda)
         and not tensor.requires_grad
         and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
     )
 
 
@@ -148,14 +147,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Here(NamedTuple):
-    """Tensors that stay in this process, as copies: some are the engine's own buffers."""
+    """Tensors that stay in this process; kept as copies, for some are the engine's buffers."""
 
     key: int
 
     @classmethod
     def keep(cls, tensors: list[Tensor]) -> _Here:
+        return cls.hand_over([tensor.clone() for tensor in tensors])
+
+    @classmethod
+    def hand_over(cls, tensors: list[Tensor]) -> _Here:
         key = next(_keys)
-        _kept[key] = [tensor.clone() for tensor in tensors]
+        _kept[key] = tensors
         return cls(key)
 
     def take(self) -> list[Tensor]:
@@ -177,6 +180,58 @@ class _Inline(NamedTuple):
 
     def take(self) -> list[Tensor]:
         return pickle.loads(self.pickled)
+
+
+class Tray:
+    """Memory for one tensor that is filled here and used, where it lies, by another process.
+
+    Args:
+        shape: The tensor's shape.
+        dtype: Its dtype.
+        to: The process that will use it.
+
+    Attributes:
+        tensor: The tensor, to be filled.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, to: Address) -> None:
+        own = Address.own()
+        self._shared = to.memory == own.memory and to.process != own.process
+        self._here = to == own
+        if not self._shared:
+            self.tensor = torch.empty(*shape, dtype=dtype)
+            return
+        nbytes = math.prod(shape) * dtype.itemsize
+        self._path, mapped = _new_file(nbytes)
+        self.tensor = mapped[:nbytes].view(dtype).view(*shape)
+
+    def contents(self) -> _Contents:
+        """What the tensor travels as; once."""
+        if self._here:
+            return _Here.hand_over([self.tensor])
+        if not self._shared:
+            return _Inline.write([self.tensor])
+        run = _Run(0, self.tensor.nbytes, self.tensor.dtype, "cpu", [self.tensor.shape])
+        return _Shared(self._path, [run], [0])
+
+    def discard(self) -> None:
+        """Give the memory back, unused."""
+        if self._shared:
+            os.unlink(self._path)
+
+
+class Delivery:
+    """What was put in a tray; it pickles into the tensor, in the process it was made for."""
+
+    def __init__(self, tray: Tray) -> None:
+        self._contents = tray.contents()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _single, (self._contents,)
+
+
+def _single(contents: _Contents) -> Tensor:
+    return contents.take()[0]
 
 
 class _Run(NamedTuple):
@@ -202,13 +257,11 @@ class _Shared(NamedTuple):
 
     Attributes:
         path: The file; who opens it removes it, and its memory lasts as long as its tensors.
-        nbytes: Its size.
         runs: What lies in it.
         order: For each tensor, in the order they are numbered, its place over all runs.
     """
 
     path: str
-    nbytes: int
     runs: list[_Run]
     order: list[int]
 
@@ -218,16 +271,11 @@ class _Shared(NamedTuple):
         order = [0] * len(tensors)
         for place, number in enumerate(number for run in members for number in run):
             order[number] = place
-        with tempfile.NamedTemporaryFile(
-            prefix="nnterp-", dir=_directory_for(nbytes), delete=False
-        ) as file:
-            file.truncate(max(nbytes, 1))
-            mapped = mmap.mmap(file.fileno(), max(nbytes, 1))
-            memory = torch.frombuffer(mapped, dtype=torch.uint8)
-            for run, numbers in zip(runs, members, strict=True):
-                into = memory[run.start : run.start + run.nbytes]
-                write_out([tensors[number] for number in numbers], into)
-        return cls(file.name, nbytes, runs, order)
+        path, memory = _new_file(nbytes)
+        for run, numbers in zip(runs, members, strict=True):
+            into = memory[run.start : run.start + run.nbytes]
+            write_out([tensors[number] for number in numbers], into)
+        return cls(path, runs, order)
 
     def take(self) -> list[Tensor]:
         with open(self.path, "r+b") as file:
@@ -243,7 +291,9 @@ class _Shared(NamedTuple):
         flat = torch.frombuffer(mapped, dtype=run.dtype)
         pieces = flat.split([shape.numel() for shape in run.shapes])
         if run.device != "cpu":
-            return [p.to(run.device).view(shape) for p, shape in zip(pieces, run.shapes, strict=True)]
+            return [
+                p.to(run.device).view(shape) for p, shape in zip(pieces, run.shapes, strict=True)
+            ]
         if len(run.shapes) == 1:
             return [flat.view(run.shapes[0])]
         return [p.view(shape).clone() for p, shape in zip(pieces, run.shapes, strict=True)]
@@ -266,6 +316,15 @@ def _lay_out(tensors: list[Tensor]) -> tuple[list[_Run], list[list[int]], int]:
         end = start + nbytes
         runs.append(_Run(start, nbytes, dtype, device, [tensors[n].shape for n in numbers]))
     return runs, list(grouped.values()), end
+
+
+def _new_file(nbytes: int) -> tuple[str, Tensor]:
+    """A new file of shared memory, and its bytes."""
+    size = max(nbytes, 1)  # a mapping cannot be empty
+    folder = _directory_for(size)
+    with tempfile.NamedTemporaryFile(prefix="nnterp-", dir=folder, delete=False) as file:
+        file.truncate(size)
+        return file.name, torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
 
 
 def _directory_for(nbytes: int) -> str:

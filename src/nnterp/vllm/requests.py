@@ -9,8 +9,8 @@ home is that request's error and no other's.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from nnsight.intervention.errors import capture_exception
@@ -19,7 +19,9 @@ from nnsight.modeling.vllm.collect import dumps_compact
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 from nnsight.tracing.tracer import _saves
 
+from ..collecting.selections import Span
 from .blocks import BlockEnded, RequestBlock, own_frames
+from .collector import COLLECT_KEY, Collector
 from .homecoming import WARNINGS_KEY
 from .payload import BLOCK_KEY, EDITS_KEY
 
@@ -30,17 +32,89 @@ class Preempted(Exception):
     """vLLM evicted a request whose block had edited it, and cannot rebuild what it held."""
 
 
+class _InStep(NamedTuple):
+    """A collected prompt in a step.
+
+    Attributes:
+        tokens: The rows of its tokens.
+        row: Its row where a step has one a request.
+    """
+
+    tokens: Span
+    row: int
+
+    @property
+    def logits(self) -> Span:
+        """The row of its last token's logits."""
+        return Span(self.tokens.prompt, self.row, self.tokens.first + self.tokens.length - 1, 1)
+
+
 class RowRequests(Requests):
-    """The requests in flight, with each one's block kept to it."""
+    """The requests in flight, with each one's block kept to it.
+
+    Attributes:
+        collectors: The `collect` calls under way, by id.
+        collecting: For each of their requests, the call and the prompt.
+        spans: Each request of the step, in order, and its tokens.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: dict[str, Collector] = {}
+        self.collecting: dict[str, tuple[Collector, int]] = {}
+        self.spans: list[tuple[str, int]] = []
+        self._in_step: dict[Collector, list[_InStep]] = {}
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
         # A request that runs no block is another tenant's and costs nothing here.
+        for data in new_requests:
+            collect = _extra(data.sampling_params).get(COLLECT_KEY)
+            if collect is not None and collect[0] in self.collectors:
+                self.collecting[data.req_id] = (self.collectors[collect[0]], collect[1])
         ours = [data for data in new_requests if self.templates or _asks(data.sampling_params)]
         super().add(ours, persistent_objects)
         for data in ours:
             for mediator in self.requests[data.req_id].copies.values():
                 if not isinstance(mediator, RequestBlock):
                     RequestBlock.adopt(mediator, "<installed edit>")
+
+    def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
+        self.spans = spans
+        model.interleaver.batcher.lengths = [tokens for _, tokens in spans]
+        super().scope(model, spans)
+
+    def unflatten(self, model: Any) -> None:
+        super().unflatten(model)
+        model.interleaver.batcher.lengths = [1] * self.nrows
+        for collector, spans in self._in_step.items():
+            collector.enter([s.logits for s in spans])
+
+    def end_collecting(self, request_ids: Iterable[str]) -> None:
+        """Forget finished requests of a `collect`."""
+        for request_id in request_ids:
+            self.collecting.pop(request_id, None)
+
+    def enter_collectors(self, model: Any, states: Mapping[str, Any]) -> None:
+        """Show every `collect` the tokens of its prompts that this step runs.
+
+        Args:
+            model: The worker's tree.
+            states: The runner's own state of each request, by id.
+        """
+        self._in_step = {}
+        start = 0
+        for row, (request_id, tokens) in enumerate(self.spans if self.collecting else ()):
+            collector, prompt = self.collecting.get(request_id, (None, 0))
+            if collector is not None:
+                first = states[request_id].num_computed_tokens
+                count = min(tokens, collector.lengths[prompt] - first)
+                span = _InStep(Span(prompt, start, first, count), row)
+                self._in_step.setdefault(collector, []).append(span)
+            start += tokens
+        for collector, spans in self._in_step.items():
+            collector.enter([s.tokens for s in spans])
+        model.interleaver.collectors = list(self._in_step)
+        model.interleaver.busy |= bool(self._in_step)
 
     def enter_step(self, states: Mapping[str, Any]) -> None:
         """Tell every scheduled block how much of its sequence this step runs.
@@ -189,8 +263,12 @@ class RowRequests(Requests):
 
 def _asks(params: Any) -> bool:
     """Whether a request's ``params`` carry a block or name installed edits."""
-    extra = getattr(params, "extra_args", None) or {}
+    extra = _extra(params)
     return BLOCK_KEY in extra or EDITS_KEY in extra
+
+
+def _extra(params: Any) -> dict[str, Any]:
+    return getattr(params, "extra_args", None) or {}
 
 
 def _waits_for_result(block: Mediator | None) -> bool:

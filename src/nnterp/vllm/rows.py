@@ -10,9 +10,10 @@ those rows and no others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from nnsight.intervention.batching import BatchGroup
@@ -25,8 +26,14 @@ from torch import Tensor
 
 from ..eproperty import Serving, StandardEnvoy
 from ..errors import Unavailable
-from ..sites import Reading
+from ..sites import Site
 from ..values import Engine, Value
+from .thread_state import State, state
+
+#: ``torch.inference_mode(False)`` without what that class adds. A tensor made in inference
+#: mode has no version counter, and the counter is how an in-place edit is seen. Nothing under
+#: it may wait for the model: the mode is the thread's, and other blocks run on it.
+outside_inference_mode = partial(torch._C._InferenceMode, False)
 
 #: The attribute of an attention envoy that counts the heads of an axis.
 HEAD_COUNTS = {"heads": "num_heads", "kv_heads": "num_kv_heads"}
@@ -55,36 +62,69 @@ class RefusedSplice(ValueError):
         self.full = full
 
 
+class Step:
+    """What a whole step holds at a location, as it arrived for one block.
+
+    Attributes:
+        content: What arrived, with every request's rows.
+        block: The mediator of the request that it arrived for.
+    """
+
+    __slots__ = ("block", "content")
+
+    def __init__(self, content: Any, block: Any) -> None:
+        self.content = content
+        self.block = block
+
+    def own(self) -> Any:
+        """The part that belongs to the block's request."""
+        batcher: RowBatcher = self.block.interleaver.batcher
+        return batcher.narrow(self.content, self.block.batch_group)
+
+    def piece(self, site: Site, value: Value, host: StandardEnvoy) -> Tensor | None:
+        """The request's rows out of one reading made for the whole step, if one was."""
+        batcher: RowBatcher = self.block.interleaver.batcher
+        return batcher.piece(self, site, value, host)
+
+
 class PrivateRows(Serving):
     """vLLM's way of handing values over."""
 
     engine: Engine = "vllm"
     live = False
 
-    def serve(self, take: Callable[[], Reading], value: Value, host: StandardEnvoy) -> Reading:
-        # A tensor made in inference mode has no version counter, and the counter is how
-        # an in-place edit is seen. Nothing in here may wait for the model: the mode is
-        # the thread's, and other blocks run on it.
-        with torch.inference_mode(False):
-            tensor, fresh = take()
-            private = tensor if fresh else tensor.clone()
-        served = batched(private, value, host)
-        self._require_own_rows(served, value, host)
-        return Reading(served, fresh=True)
+    def serve(self, site: Site, value: Value, host: StandardEnvoy, arrived: Any) -> Tensor:
+        if type(arrived) is Step:
+            piece = arrived.piece(site, value, host)
+            if piece is not None:
+                return piece
+        raw = self.own(arrived)
+        with outside_inference_mode():
+            reading = site.read(host, raw)
+            private = reading.tensor if reading.fresh else reading.tensor.clone()
+        return self._own_rows(private, value, host)
+
+    def own(self, arrived: Any) -> Any:
+        return arrived.own() if type(arrived) is Step else arrived
+
+    def adopt(self, tensor: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
+        with outside_inference_mode():
+            private = tensor.clone()
+        return self._own_rows(private, value, host)
 
     @staticmethod
-    def _require_own_rows(served: Tensor, value: Value, host: StandardEnvoy) -> None:
-        """Refuse a tensor that was not narrowed to this request, as a neighbour's would be."""
-        axis = next((a for a in ("seq", "query") if a in value.axes), None)
+    def _own_rows(private: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
+        """``private`` in the layout of ``value``; refused if it is not just this request's."""
+        served = batched(private, value, host)
+        axis = value.token_axis
         group = Mediator.current(value.name).batch_group
-        if axis is None or group is None:
-            return
-        rows, own = served.shape[value.axes.index(axis)], group[1]
-        if rows != own:
+        if axis is not None and group is not None and served.shape[axis] != group[1]:
             raise Unavailable(
-                f"{host.path}.{value.name}: the engine passes {rows} rows here where this request "
-                f"has {own} tokens, so they are not one row a token and not only this request's"
+                f"{host.path}.{value.name}: the engine passes {served.shape[axis]} rows here where "
+                f"this request has {group[1]} tokens, so they are not one row a token and not only "
+                "this request's"
             )
+        return served
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         heads_first = value.axes[1] in HEAD_COUNTS
@@ -114,12 +154,16 @@ def batched(rows: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
     for axis, count in HEAD_COUNTS.items():
         if axis in axes:
             heads = rows.view(rows.shape[0], getattr(host, count), -1)
-            return (heads.transpose(0, 1) if axes.index(axis) == 1 else heads).unsqueeze(0)
-    return rows.unsqueeze(0)
+            return (heads.transpose(0, 1) if axes.index(axis) == 1 else heads)[None]
+    return rows[None]
 
 
 class RowBatcher(VLLMBatcher):
-    """Puts a block's edits back into its request's rows.
+    """Takes a request's rows out of a step, and puts a block's edits back into them.
+
+    Where most of a step's rows are read, a value is computed, or copied, for all of them at
+    once and handed out in pieces; where few are, each is read on its own, for a piece keeps
+    alive the whole it was cut from.
 
     The first edit of a location in a step copies the slab, and every edit after it, of
     this request or another, is written into that copy: the cost is one slab a location,
@@ -129,15 +173,68 @@ class RowBatcher(VLLMBatcher):
 
     def __init__(self) -> None:
         super().__init__(None)
+        #: The rows of each request of the step, in order.
+        self.lengths: list[int] = []
         self._copies: list[Tensor] = []
+        self._pieces: dict[tuple[int, str], Sequence[Tensor] | None] | None = None
 
-    def arrive(self) -> None:
-        """The forward has reached another location: what was copied before is the model's."""
+    def arrive(self, readers: Iterable[Any]) -> None:
+        """The forward has reached another location: what was copied before is the model's.
+
+        Args:
+            readers: The blocks that wait for it.
+        """
         self._copies.clear()
+        rows = sum(block.batch_group[1] for block in readers if block.batch_group is not None)
+        self._pieces = {} if 2 * rows > self.total else None
+
+    def token_axis(self, tensor: Tensor) -> int | None:
+        """The axis of ``tensor`` that holds the step's rows, or None."""
+        return self._token_dim(tensor)
+
+    def piece(self, step: Step, site: Site, value: Value, host: StandardEnvoy) -> Tensor | None:
+        """The rows of ``step``'s block out of a reading of all of them, or None."""
+        if self._pieces is None:
+            return None
+        key = (id(host), value.name)
+        if key not in self._pieces:
+            self._pieces[key] = self._cut(step.content, site, value, host)
+        pieces = self._pieces[key]
+        if pieces is None:
+            return None
+        piece = pieces[step.block.row]
+        return piece if piece.shape[value.token_axis] == step.block.batch_group[1] else None
+
+    def _cut(
+        self, content: Any, site: Site, value: Value, host: StandardEnvoy
+    ) -> Sequence[Tensor] | None:
+        if value.token_axis is None or "key" in value.axes:
+            return None
+        with outside_inference_mode():
+            reading = site.read(host, content)
+            whole = batched(reading.tensor, value, host)
+            if whole.shape[value.token_axis] != sum(self.lengths):
+                return None
+            if not reading.fresh:
+                whole = whole.clone()
+            # Unlike views, these count their own edits.
+            return torch.unsafe_split_with_sizes(whole, self.lengths, value.token_axis)
+
+    def narrow(self, value: Any, group: BatchGroup) -> Any:
+        # Handed out as it is, it may be edited in place, unseen.
+        self._pieces = None
+        # The two things blocks mostly pass, without nnsight's walk through structures.
+        if group is not None and not self.clone_reads:
+            if type(value) is Tensor:
+                return self._narrow_tensor(value, group)
+            if type(value) is tuple and all(type(part) is Tensor for part in value):
+                return tuple([self._narrow_tensor(part, group) for part in value])
+        return super().narrow(value, group)
 
     def widen(self, full: Any, group: BatchGroup, edited: Any) -> Any:
         if isinstance(edited, Edit):
             return self._merge(full, group, edited.before, edited.after)
+        self._pieces = None
         # nnsight's own handles splice whatever they are given.
         misfit = _misfit(self.narrow(full, group), edited)
         if misfit is not None:
@@ -199,18 +296,53 @@ class PrivateCache(Cache):
         return super()._transform(apply(value, torch.Tensor.clone, torch.Tensor))
 
 
+class Taker(Protocol):
+    """What takes rows out of a step without waiting for them as a block does."""
+
+    def wants(self, location: str) -> bool:
+        """Whether anything at ``location`` is to be taken."""
+
+    def arrive(self, location: str, content: Any) -> None:
+        """Take it from what the step holds there."""
+
+
 class RowInterleaver(VLLMInterleaver):
     """nnsight's interleaver, over rows that are handed out as copies."""
 
     batcher: RowBatcher
+
+    #: The forward's thread state, while blocks are served at one place of it.
+    outer: State | None = None
+    busy: bool
+
+    #: What takes rows of this step for all of its requests at once.
+    collectors: Sequence[Taker] = ()
 
     def reindex(self) -> None:
         for mediator in self.mediators:
             for cache in mediator.caches:
                 cache.__class__ = PrivateCache
         super().reindex()
+        self.busy = self.busy or bool(self.collectors)
 
     def handle(self, provider: str, value: Any) -> Any:
-        if provider in self.parked:
-            self.batcher.arrive()
-        return super().handle(provider, value)
+        value = self._serve(provider, value)
+        for collector in self.collectors:
+            if collector.wants(provider):
+                whole = value
+                if self.fragments is not None and self.fragments.fragmented(provider):
+                    whole, _ = self.fragments.whole(provider, value)
+                collector.arrive(provider, whole)
+        return value
+
+    def _serve(self, provider: str, value: Any) -> Any:
+        if provider not in self.parked:
+            return super().handle(provider, value)
+        self.batcher.arrive(
+            [m for m in self.mediators if m.pending is not None and m.pending.provider == provider]
+        )
+        self.outer = state()
+        try:
+            return super().handle(provider, value)
+        finally:
+            self.outer = None

@@ -7,70 +7,61 @@ wait for the model inside any of them, so each turn starts with its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import get_autocast_dtype, get_default_dtype, is_autocast_enabled, is_grad_enabled
 from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 
-_DEVICES = ("cpu", "cuda")
+#: Gradient mode, default dtype, autocast and its dtype on processor and GPU, contexts entered.
+State = tuple[bool, torch.dtype, bool, torch.dtype, bool, torch.dtype, int]
 
 
-@dataclass(frozen=True)
-class ThreadState:
-    """The thread's switches at one moment.
+def state() -> State:
+    """The thread's switches now; a bare tuple, for it is asked twice a turn."""
+    return (
+        is_grad_enabled(),
+        get_default_dtype(),
+        is_autocast_enabled("cpu"),
+        get_autocast_dtype("cpu"),
+        is_autocast_enabled("cuda"),
+        get_autocast_dtype("cuda"),
+        _len_torch_function_stack(),
+    )
 
-    Attributes:
-        grad: Whether gradients are recorded.
-        dtype: The dtype of a tensor that is given none.
-        autocast: For each kind of device, whether autocast is on and to what.
-        modes: How many contexts, such as default devices, are entered.
-    """
 
-    grad: bool
-    dtype: torch.dtype
-    autocast: tuple[tuple[bool, torch.dtype], ...]
-    modes: int
-
-    @classmethod
-    def now(cls) -> ThreadState:
-        return cls(
-            torch.is_grad_enabled(),
-            torch.get_default_dtype(),
-            tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES),
-            _len_torch_function_stack(),
-        )
-
-    def switch(self) -> None:
-        """Set the thread's switches to these, all but the contexts."""
-        torch.set_grad_enabled(self.grad)
-        torch.set_default_dtype(self.dtype)
-        for device, (enabled, dtype) in zip(_DEVICES, self.autocast, strict=True):
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
+def restore(wanted: State) -> None:
+    """Set the thread's switches to ``wanted``, all but the contexts."""
+    grad, dtype, on_cpu, cpu_dtype, on_cuda, cuda_dtype, _ = wanted
+    torch.set_grad_enabled(grad)
+    torch.set_default_dtype(dtype)
+    torch.set_autocast_enabled("cpu", on_cpu)
+    torch.set_autocast_dtype("cpu", cpu_dtype)
+    torch.set_autocast_enabled("cuda", on_cuda)
+    torch.set_autocast_dtype("cuda", cuda_dtype)
 
 
 class Turn:
     """A block's own thread state, put on for its turns and off between them."""
 
     def __init__(self) -> None:
-        self._own: ThreadState | None = None
+        self._own: State | None = None
         self._modes: list[Any] = []
-        self._outer: ThreadState | None = None
+        self._outer: State
 
-    def __enter__(self) -> None:
-        self._outer = ThreadState.now()
+    def begin(self, outer: State) -> None:
+        """Put the block's own state on, over the forward's, ``outer``."""
+        self._outer = outer
         if self._own is not None:
-            self._own.switch()
-        while self._modes:
-            _push_mode(self._modes.pop())
+            restore(self._own)
+            self._own = None
+            while self._modes:
+                _push_mode(self._modes.pop())
 
-    def __exit__(self, *exception: object) -> None:
-        outer, own = self._outer, ThreadState.now()
-        assert outer is not None
-        self._own = None
-        if own == outer:
-            return
-        self._modes = [_pop_mode() for _ in range(own.modes - outer.modes)]
-        self._own = own
-        outer.switch()
+    def end(self) -> None:
+        """Take it off, and keep it if it is not the forward's."""
+        own = state()
+        if own != self._outer:
+            self._modes = [_pop_mode() for _ in range(own[-1] - self._outer[-1])]
+            self._own = own
+            restore(self._outer)

@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from nnsight.intervention.serialization import loads
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
-from vllm.distributed.parallel_state import get_pp_group
+from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 from vllm.platforms import current_platform
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from ..names import places
 from . import parcels
 from .blocks import RequestBlock
+from .collector import Collector
 from .fragments import HeadFragments
 from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests
@@ -80,9 +83,31 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         )
         return parcels.pack(collected, self._caller)
 
+    def begin_collect(self, collector_id: str, plan: bytes) -> None:
+        """Keep what ``plan`` says of the requests that will name this id."""
+        names, selections, lengths = loads(plan, self.nnsight_persistent_objects)
+        wanted = {
+            place: kept
+            for name, kept in zip(names, selections, strict=True)
+            for place in places(name, self.nnsight_model.num_layers)
+        }
+        collector = Collector(self.nnsight_model, wanted, lengths, self._caller)
+        self.nnsight_requests.collectors[collector_id] = collector
+
+    def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
+        """What was kept for this id, from the rank that answers; or nothing, to let go of it."""
+        requests = self.nnsight_requests
+        collector = requests.collectors.pop(collector_id)
+        for request_id, (other, _) in list(requests.collecting.items()):
+            if other is collector:
+                del requests.collecting[request_id]
+        return collector.finish(keep and get_tensor_model_parallel_rank() == 0)
+
     def _update_states(self, scheduler_output: Any) -> None:
         super()._update_states(scheduler_output)
+        self.nnsight_requests.end_collecting(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)
+        self.nnsight_requests.enter_collectors(self.nnsight_model, self.requests)
         RequestBlock.guard_random = not self.input_batch.all_greedy
 
 
@@ -99,6 +124,12 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
                 "blocks cannot run in; unset VLLM_USE_V2_MODEL_RUNNER"
             )
         runner.__class__ = StandardizedModelRunner
+
+    def begin_collect(self, collector_id: str, plan: bytes) -> None:
+        self.model_runner.begin_collect(collector_id, plan)
+
+    def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
+        return self.model_runner.end_collect(collector_id, keep)
 
     def collect_finished(self, request_ids: list[str]) -> bytes:
         return self.model_runner.collect_finished(request_ids)

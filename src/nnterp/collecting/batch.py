@@ -1,0 +1,56 @@
+"""Gathering from a padded batch, as transformers runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..names import Place
+from ..values import LOGITS, NEXT_TOKEN_PROBS
+from .gather import Gather, Store
+from .selections import Apply, Picked, Span
+
+
+class InMemory(Store):
+    """Results in this process's own memory."""
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.empty(*shape, dtype=dtype)
+
+    def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
+        into[targets] = rows.to(into.device)
+
+
+def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
+    """Add one forward's rows of ``place`` to ``gather``.
+
+    Args:
+        gather: What is collected.
+        place: One of the places wanted.
+        tensor: Its value, in the layout of a trace; for ``next_token_probs`` the logits, since
+            the last position of a padded row is padding.
+    """
+    derived = place.value is NEXT_TOKEN_PROBS
+    value = LOGITS if derived else place.value
+    axis = value.token_axis
+    assert axis is not None
+    width = tensor.shape[axis]
+
+    def whole(span: Span) -> Tensor:
+        own = tensor.narrow(0, span.start // width, 1)
+        for index, name in enumerate(value.axes):
+            if name in ("seq", "query", "key"):
+                own = own.narrow(index, 0, span.length)
+        return own[:, -1].softmax(-1, dtype=torch.float32) if derived else own.clone()
+
+    def picked(rows: Picked) -> Tensor:
+        by_token = tensor.movedim(axis, 1)
+        taken = rows.take(by_token.reshape(-1, *by_token.shape[2:]), 0)
+        return taken.softmax(-1, dtype=torch.float32) if derived else taken
+
+    if isinstance(gather.wanted[place], Apply):
+        gather.apply(place, whole)
+    else:
+        gather.add(place, picked)

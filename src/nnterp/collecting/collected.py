@@ -1,0 +1,98 @@
+"""What `collect` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import Unavailable
+from ..names import Place
+from .selections import Selection
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of several prompts one after another, for prompts keep different numbers of them.
+
+    ``ragged[i]`` are prompt ``i``'s, ``[positions, ...]``.
+
+    Attributes:
+        rows: ``[all positions, ...]``.
+        offsets: ``[prompts + 1]``: prompt ``i``'s rows are ``offsets[i]`` up to
+            ``offsets[i + 1]``.
+    """
+
+    rows: Tensor
+    offsets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, prompt: int) -> Tensor:
+        if not -len(self) <= prompt < len(self):
+            raise IndexError(f"there is no prompt {prompt}: {len(self)} were collected")
+        prompt %= len(self)
+        return self.rows[int(self.offsets[prompt]) : int(self.offsets[prompt + 1])]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[prompt] for prompt in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Ragged({len(self)} prompts, {tuple(self.rows.shape)} {self.rows.dtype})"
+
+
+class Collected(Mapping[str, Tensor | Ragged]):
+    """The collected values by name, ``layers.3.layer_output``, in the order of the prompts.
+
+    One row a prompt is a tensor, ``[prompts, ...]``; several are a `Ragged`. A row has the
+    value's axes without batch and token: ``[hidden]``, ``[heads, head_dim]``. All on the host.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor | Ragged]) -> None:
+        self._values = dict(values)
+
+    @classmethod
+    def of(cls, wanted: Mapping[Place, Selection], results: Mapping[Place, Tensor]) -> Collected:
+        """The results of what was wanted.
+
+        Raises:
+            Unavailable: No forward reached one of the places.
+        """
+        found: dict[str, Tensor | Ragged] = {}
+        for place, kept in wanted.items():
+            counts = kept.counts()
+            rows = results.get(place)
+            if rows is None and any(counts):
+                raise Unavailable(
+                    f"{place}: no forward reached it. On an engine with taps, a value has to be "
+                    "among them"
+                )
+            rows = torch.empty(0) if rows is None else rows
+            found[str(place)] = Ragged(rows, _offsets(counts)) if kept.ragged else rows
+        return cls(found)
+
+    def __getitem__(self, name: str) -> Tensor | Ragged:
+        if name not in self._values:
+            raise KeyError(f"{name!r} was not collected; there are {', '.join(self._values)}")
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        def shown(value: Tensor | Ragged) -> str:
+            if isinstance(value, Ragged):
+                return repr(value)
+            return f"{tuple(value.shape)} {value.dtype}"
+
+        return "\n".join(f"{name}: {shown(value)}" for name, value in self.items())
+
+
+def _offsets(counts: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *counts]).cumsum(0)

@@ -1,0 +1,90 @@
+"""What a caller of `collect` asks for, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .. import values
+from ..errors import Unavailable
+from ..names import Place, places
+from .selections import Apply, At, Positions, Selection, selection
+
+if TYPE_CHECKING:
+    from ..standardized import Standardized
+
+_ORDER = {name: index for index, name in enumerate(values.VALUES)}
+
+
+def token_ids(model: Standardized, prompts: Iterable[Any]) -> list[list[int]]:
+    """The token ids of each of ``prompts``: texts, or ids already.
+
+    Raises:
+        ValueError: There is none, or one is empty.
+        TypeError: One is neither.
+    """
+    if isinstance(prompts, str):
+        raise TypeError(f"prompts are a list of texts, not one: write [{prompts!r}]")
+    given = [prompt.tolist() if isinstance(prompt, Tensor) else prompt for prompt in prompts]
+    texts = [prompt for prompt in given if isinstance(prompt, str)]
+    encoded = iter(model.tokenizer(texts)["input_ids"] if texts else ())
+    ids = [next(encoded) if isinstance(prompt, str) else list(prompt) for prompt in given]
+    for index, prompt in enumerate(ids):
+        if not prompt:
+            raise ValueError(f"prompt {index} holds no tokens")
+        if not all(isinstance(token, int) for token in prompt):
+            raise TypeError(f"prompt {index} is neither a text nor token ids: {given[index]!r}")
+    if not ids:
+        raise ValueError("there are no prompts to collect from")
+    return ids
+
+
+def wanted_places(
+    model: Standardized, wanted: Mapping[str, Positions], lengths: Sequence[int]
+) -> dict[Place, Selection]:
+    """The selection at each place that ``wanted`` names, in the order a forward reaches them.
+
+    Raises:
+        Unavailable: This checkpoint or engine does not serve one of them.
+        ValueError: A name or a choice of positions is none.
+    """
+    if not wanted:
+        raise ValueError("no value is asked for; write {'layers.0.layer_output': 'last'}")
+    found: dict[Place, Selection] = {}
+    for name, positions in wanted.items():
+        kept = selection(positions, lengths)
+        for place in places(name, model.num_layers):
+            _require(model, place, kept, lengths)
+            found[place] = kept
+    return dict(sorted(found.items(), key=lambda item: _when(item[0], model.num_layers)))
+
+
+def _require(model: Standardized, place: Place, kept: Selection, lengths: Sequence[int]) -> None:
+    value = place.value
+    host = model.host_of(value, place.layer or 0)
+    if not hasattr(type(host), value.name):
+        raise Unavailable(f"{place}: this model's blocks do not serve it")
+    reason = host.unavailable(value.name)
+    if reason is not None:
+        raise Unavailable(f"{place}: {reason}")
+    if isinstance(kept, Apply):
+        return
+    if "key" in value.axes:
+        raise ValueError(
+            f"{place} has a row and a column a token, so what to keep of it takes a function, as "
+            f"in {{{str(place)!r}: lambda value: value[0, :, -1, 0]}}"
+        )
+    last = isinstance(kept, At) and kept.is_last(lengths)
+    narrow = value.token_axis is None or value.layout_on(model.serving.engine) != value.layout
+    if narrow and not last:
+        raise ValueError(f"{place} is served for the last position only; ask for 'last'")
+
+
+def _when(place: Place, num_layers: int) -> tuple[int, int]:
+    """When a forward reaches ``place``, relative to the others."""
+    order = _ORDER[place.value.name]
+    if place.layer is not None:
+        return place.layer, order
+    return (num_layers if order > _ORDER["layer_output"] else -1), order

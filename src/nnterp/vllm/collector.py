@@ -1,0 +1,112 @@
+"""One `collect` in the worker.
+
+Its requests carry a number in place of a block. Where a wanted value comes by, its rows are
+taken for all of the step's requests in one operation, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nnsight.intervention.errors import capture_exception
+from nnsight.util import apply
+from torch import Tensor
+
+from ..collecting.gather import Gather
+from ..collecting.selections import Apply, Picked, Selection, Span
+from ..eproperty import StandardEnvoy
+from ..names import Place
+from ..sites import Site
+from .parcels import Address
+from .rows import RowBatcher, batched, outside_inference_mode
+from .store import HostStore
+
+#: Where a request's ``extra_args`` carry its collector's id and its prompt's index.
+COLLECT_KEY = "nnterp_collect"
+
+
+class _Source(NamedTuple):
+    place: Place
+    site: Site
+    host: StandardEnvoy
+
+
+class Collector:
+    """What one `collect` keeps of the steps that its requests are in.
+
+    Args:
+        model: The worker's tree.
+        wanted: The selection at each place.
+        lengths: The tokens of each prompt.
+        caller: The process the results go to.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        wanted: Mapping[Place, Selection],
+        lengths: Sequence[int],
+        caller: Address,
+    ) -> None:
+        self.lengths = lengths
+        self.error: dict[str, Any] | None = None
+        self._batcher: RowBatcher = model.interleaver.batcher
+        self._store = HostStore(caller)
+        self._gather = Gather(wanted, self._store)
+        self._sources: dict[str, list[_Source]] = {}
+        for place in wanted:
+            host = model.host_of(place.value, place.layer or 0)
+            site = getattr(type(host), place.value.name).site
+            self._sources.setdefault(site.location(host), []).append(_Source(place, site, host))
+
+    def enter(self, spans: Sequence[Span]) -> None:
+        """A step has these prompts' tokens in its rows, or their logits."""
+        self._gather.enter(spans)
+
+    def wants(self, location: str) -> bool:
+        """Whether anything at ``location`` is to be kept."""
+        return self.error is None and location in self._sources
+
+    def arrive(self, location: str, content: Any) -> None:
+        """Keep the rows wanted of what the step holds at ``location``."""
+        try:
+            for source in self._sources[location]:
+                self._take(source, content)
+        except Exception as error:  # of the caller's function, or for want of room
+            self.error = capture_exception(error)
+
+    def _take(self, source: _Source, content: Any) -> None:
+        place, site, host = source
+        value = place.value
+
+        def whole(span: Span) -> Tensor:
+            own = self._batcher.narrow(content, [span.start, span.length])
+            with outside_inference_mode():
+                reading = site.read(host, own)
+                tensor = reading.tensor if reading.fresh else reading.tensor.clone()
+            return batched(tensor, value, host)
+
+        def picked(rows: Picked) -> Tensor:
+            own = apply(content, lambda tensor: self._rows(tensor, rows), Tensor)
+            taken = batched(site.read(host, own).tensor, value, host)
+            return taken if value.token_axis is None else taken[0].movedim(value.token_axis - 1, 0)
+
+        if isinstance(self._gather.wanted[place], Apply):
+            self._gather.apply(place, whole)
+        else:
+            self._gather.add(place, picked)
+
+    def _rows(self, tensor: Tensor, rows: Picked) -> Tensor:
+        axis = self._batcher.token_axis(tensor)
+        return tensor if axis is None else rows.take(tensor, axis)
+
+    def finish(self, keep: bool) -> bytes | None:
+        """The results and the error for the caller's process; or nothing, letting go of them."""
+        if not keep:
+            self._store.discard()
+            return None
+        results = {} if self.error else self._gather.results()
+        named = {str(place): tensor for place, tensor in results.items()}
+        return pickle.dumps((self._store.deliver(named), self.error), pickle.HIGHEST_PROTOCOL)

@@ -1,0 +1,154 @@
+"""Where the rows that a `collect` keeps go: memory that the caller's process uses as it is.
+
+From a GPU they leave on a stream of their own, into pinned memory, and a thread carries them
+on from there, so that neither the forward nor the launching of it waits. Pinned memory is
+bounded: when all of it is on its way, the forward's launching waits for some to be free.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..collecting.gather import Store
+from .parcels import Address, Delivery, Tray
+
+#: The size of a piece of pinned memory, and how many there are at most.
+_PIECE = 16 << 20
+_PIECES = 32
+
+
+class HostStore(Store):
+    """Results in memory that the caller can use.
+
+    Args:
+        caller: The process that will.
+    """
+
+    def __init__(self, caller: Address) -> None:
+        self._caller = caller
+        self._trays: list[Tray] = []
+        self._outflow: Outflow | None = None
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        tray = Tray(shape, dtype, self._caller)
+        self._trays.append(tray)
+        return tray.tensor
+
+    def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
+        if not rows.is_cuda:
+            into[targets] = rows
+            return
+        if self._outflow is None:
+            self._outflow = Outflow()
+        self._outflow.send(rows, into, targets)
+
+    def deliver(self, results: Mapping[str, Tensor]) -> dict[str, Delivery]:
+        """``results``, of those this store made, for the caller's process; the rest is let go."""
+        self._settle()
+        trays = {id(tray.tensor): tray for tray in self._trays}
+        self._trays.clear()
+        delivered = {name: Delivery(trays.pop(id(own))) for name, own in results.items()}
+        for tray in trays.values():
+            tray.discard()
+        return delivered
+
+    def discard(self) -> None:
+        """Let go of everything."""
+        self.deliver({})
+
+    def _settle(self) -> None:
+        """Wait until everything that was put is there."""
+        if self._outflow is not None:
+            outflow, self._outflow = self._outflow, None
+            outflow.close()
+
+
+class _Parcel(NamedTuple):
+    """Rows on their way through pinned memory.
+
+    Attributes:
+        piece: The pinned memory they pass through.
+        nbytes: How much of it they fill.
+        arrived: When they are in it.
+        into: The result they belong to.
+        targets: Where.
+    """
+
+    piece: Tensor
+    nbytes: int
+    arrived: torch.cuda.Event
+    into: Tensor
+    targets: Tensor | slice
+
+
+class Outflow:
+    """The way from a GPU to the host."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._free: queue.Queue[Tensor] = queue.Queue()
+        self._made = 0
+        self._underway: queue.Queue[_Parcel | None] = queue.Queue()
+        self._failure: BaseException | None = None
+        self._carrier = threading.Thread(target=self._carry, daemon=True)
+        self._carrier.start()
+
+    def send(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
+        """Have ``rows`` at ``targets`` of ``into`` once `close` returns."""
+        if self._failure is not None:
+            raise self._failure
+        rows = rows.contiguous()
+        computed = torch.cuda.Event()
+        computed.record()
+        self._stream.wait_event(computed)
+        rows.record_stream(self._stream)
+        at_once = max(1, _PIECE // max(1, rows[0].nbytes))
+        for start in range(0, len(rows), at_once):
+            part = rows[start : start + at_once]
+            piece = self._piece(part.nbytes)
+            with torch.cuda.stream(self._stream):
+                piece[: part.nbytes].view(part.dtype).view(part.shape).copy_(
+                    part, non_blocking=True
+                )
+                arrived = torch.cuda.Event()
+                arrived.record()
+            own = _part(targets, start, len(part))
+            self._underway.put(_Parcel(piece, part.nbytes, arrived, into, own))
+
+    def _piece(self, nbytes: int) -> Tensor:
+        if nbytes > _PIECE:
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        if self._free.empty() and self._made < _PIECES:
+            self._made += 1
+            return torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True)
+        return self._free.get()
+
+    def _carry(self) -> None:
+        while (parcel := self._underway.get()) is not None:
+            try:
+                parcel.arrived.synchronize()
+                flat = parcel.piece[: parcel.nbytes].view(parcel.into.dtype)
+                parcel.into[parcel.targets] = flat.view(-1, *parcel.into.shape[1:])
+            except BaseException as error:  # raised in the forward's thread, by `send`
+                self._failure = error
+            if len(parcel.piece) == _PIECE:
+                self._free.put(parcel.piece)
+
+    def close(self) -> None:
+        """Wait until all that was sent is there."""
+        self._underway.put(None)
+        self._carrier.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+def _part(targets: Tensor | slice, start: int, count: int) -> Tensor | slice:
+    if isinstance(targets, slice):
+        return slice(targets.start + start, targets.start + start + count)
+    return targets[start : start + count]
