@@ -61,14 +61,24 @@ def wanted_places(
     return dict(sorted(found.items(), key=lambda item: _when(item[0], model.num_layers)))
 
 
-def _require(model: Standardized, place: Place, kept: Selection, lengths: Sequence[int]) -> None:
-    value = place.value
-    host = model.host_of(value, place.layer or 0)
-    if not hasattr(type(host), value.name):
+def require_served(model: Standardized, place: Place) -> Any:
+    """The envoy that serves ``place``.
+
+    Raises:
+        Unavailable: None does, and why.
+    """
+    host = model.host_of(place.value, place.layer or 0)
+    if not hasattr(type(host), place.value.name):
         raise Unavailable(f"{place}: this model's blocks do not serve it")
-    reason = host.unavailable(value.name)
+    reason = host.unavailable(place.value.name)
     if reason is not None:
         raise Unavailable(f"{place}: {reason}")
+    return host
+
+
+def _require(model: Standardized, place: Place, kept: Selection, lengths: Sequence[int]) -> None:
+    value = place.value
+    require_served(model, place)
     if isinstance(kept, Apply):
         return
     if "key" in value.axes:

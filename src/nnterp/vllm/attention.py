@@ -145,9 +145,10 @@ class Attention(Rows):
         kernel = self._child_map.get(KERNEL)
         if kernel is None:
             return "this block has no vLLM Attention layer"
+        reason = None
         if name in (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name):
-            return _not_recomputable(kernel._module, self.num_heads)
-        return None
+            reason = _not_recomputable(kernel._module, self.num_heads)
+        return reason or super().unavailable(name)
 
 
 def _not_recomputable(kernel: Any, heads: int) -> str | None:

@@ -19,6 +19,19 @@ class Rows(SharedModule, StandardEnvoy):
 
     serving = PrivateRows()
 
+    def unavailable(self, name: str) -> str | None:
+        reason = super().unavailable(name)
+        taps = self.interleaver.taps
+        if reason is not None or not taps:
+            return reason
+        location = getattr(type(self), name).site.location(self)
+        if location in taps or not location.endswith((".input", ".output")):
+            return None
+        return (
+            "this engine replays CUDA graphs, which pass its taps only, and it is none of them; "
+            "add it to taps=, or load without taps"
+        )
+
 
 class SingleLayer(Rows):
     """A block that takes and returns the residual stream as one tensor."""

@@ -21,9 +21,10 @@ from nnsight.modeling.vllm.vllm import VLLM
 from torch import Tensor, nn
 
 from .. import values
+from ..collecting.request import require_served
 from ..collecting.selections import Selection
 from ..eproperty import StandardValue
-from ..names import Place
+from ..names import Place, places
 from ..saves import warn_of_unnamed
 from ..sites import Handoff, NextTokenProbabilities
 from ..standardized import BAR_FROM, Standardized, read_config
@@ -55,8 +56,10 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             name, or a module shaped like those in `nnterp.families.vllm`.
         rename: Aliases to add to the family's, as nnsight takes them.
         envoys: Envoy classes to add to the family's, as nnsight takes them.
-        **kwargs: For `VLLM`: ``dtype``, ``dispatch``, ``mode``, ``taps``,
-            ``max_model_len``, ``gpu_memory_utilization``, ``tensor_parallel_size``, ...
+        taps: Values to serve on an engine that replays CUDA graphs, by name:
+            ``["layers.*.layer_output"]``. Without, the engine runs eagerly and serves all.
+        **kwargs: For `VLLM`: ``dtype``, ``dispatch``, ``mode``, ``max_model_len``,
+            ``gpu_memory_utilization``, ``tensor_parallel_size``, ...
 
     Raises:
         ImportError: vLLM is not installed.
@@ -66,6 +69,8 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         MissingMainGuard: A script builds the engine at its top level.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
+
+    taps: tuple[str, ...]
 
     _WORKER_CLS = "nnterp.vllm.worker.StandardizedWorker"
 
@@ -95,7 +100,8 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
                 TREE_KEY: pack_tree(self.family, rename, envoys),
                 ADDRESS_KEY: list(Address.own()),
             }
-            kwargs.setdefault("interleaver", ByNameInterleaver())
+            self._by_name = ByNameInterleaver()
+            kwargs.setdefault("interleaver", self._by_name)
         super().__init__(repo_id, *args, **tree, **kwargs)
         self._check_tree()
 
@@ -111,6 +117,34 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         preflight.check_servable(repo_id, module)
         preflight.keep_float32(module)
         return module
+
+    def _resolve_taps(self, module: nn.Module) -> tuple[str, ...]:
+        """The locations of ``taps``: standard names, or nnsight's own patterns of modules."""
+        wanted, self.taps = self.taps, ()
+        # The client's own tree is built later, around the module returned by the load.
+        tree = StandardizedVLLM(
+            module,
+            config=self._config,
+            family=self.family,
+            rename=self._added_rename,
+            envoys=self._added_envoys,
+            interleaver=ByNameInterleaver(),
+        )
+        resolved: list[str] = []
+        for tap in wanted:
+            if tap.endswith((".input", ".output")):
+                self.taps = (tap,)
+                resolved += super()._resolve_taps(module)
+                continue
+            for place in places(tap, tree.num_layers):
+                host = require_served(tree, place)
+                resolved.append(getattr(type(host), place.value.name).site.location(host))
+        # Logits are handed over after the forward, by no graph.
+        found = tuple(dict.fromkeys(at for at in resolved if not at.endswith(".logits")))
+        if not found:
+            raise ValueError("logits need no tap; name a value inside the model, or leave taps out")
+        self._by_name.taps = frozenset(found)
+        return found
 
     def _attach_mediators(self, params: list, **kwargs: Any) -> list:
         payloads = Payloads()

@@ -23,6 +23,7 @@ from . import parcels
 from .blocks import RequestBlock
 from .collector import Collector
 from .fragments import HeadFragments
+from .graphs import TwofoldGraphs
 from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests
 from .rows import RowBatcher, RowInterleaver
@@ -38,6 +39,8 @@ else:
 
 class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     """nnsight's runner around a standardized tree, over this platform's own."""
+
+    _graphs: TwofoldGraphs | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         # Past nnsight's own, which would build a plain tree around the same module.
@@ -58,6 +61,16 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
+
+    def capture_model(self) -> int:
+        if not self.nnsight_model.interleaver.taps:
+            return super().capture_model()
+        self._graphs = TwofoldGraphs()
+        self._graphs.use(broken=False)
+        # Past nnsight's own, which records the taps.
+        whole = super(NNsightGPUModelRunner, self).capture_model()
+        self._graphs.use(broken=True)
+        return whole + super().capture_model()
 
     def collect_nnsight(
         self,
@@ -108,6 +121,9 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_requests.end_collecting(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)
         self.nnsight_requests.enter_collectors(self.nnsight_model, self.requests)
+        if self._graphs is not None:
+            interleaver = self.nnsight_model.interleaver
+            self._graphs.use(broken=bool(interleaver.mediators or interleaver.collectors))
         RequestBlock.guard_random = not self.input_batch.all_greedy
 
 
