@@ -93,6 +93,8 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             tree = self._adopt(kwargs.pop("config"), family, rename, envoys)
         else:
             preflight.require_vllm()
+            if kwargs.get("taps"):
+                preflight.break_graphs()
             preflight.require_main_guard()
             tree = self._adopt(read_config(repo_id, kwargs), family, rename, envoys)
             kwargs["additional_config"] = {

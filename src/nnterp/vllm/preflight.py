@@ -49,6 +49,32 @@ def require_main_guard() -> None:
         raise MissingMainGuard(GUARD_ADVICE)
 
 
+def break_graphs(environment: Any = os.environ) -> None:
+    """Have the engine started next break its CUDA graphs, at its attention and at its taps.
+
+    vLLM decides whether attention breaks a graph as it is imported: an engine in a process
+    that has imported it beforehand would record attention whole, and replay it wrong.
+
+    Raises:
+        RuntimeError: The engine is to run in this process, which is too late for it.
+    """
+    decided = "vllm.model_executor.layers.attention.attention" in sys.modules
+    if environment.get(BREAK_GRAPHS, "0") == "0":
+        environment[BREAK_GRAPHS] = "1"
+        if not decided:
+            return
+        if environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") == "0":
+            raise RuntimeError(
+                "taps= in an engine in this process need vLLM imported for it: set "
+                f"{BREAK_GRAPHS}=1 before anything imports vllm"
+            )
+        environment["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+
+
+#: vLLM's own switch.
+BREAK_GRAPHS = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+
+
 def engine_is_spawned() -> bool:
     """Whether vLLM will start the engine by spawning, which re-imports the main module."""
     import torch

@@ -65,6 +65,15 @@ class RowRequests(Requests):
         self.spans: list[tuple[str, int]] = []
         self._in_step: dict[Collector, list[_InStep]] = {}
 
+    def concern(self, new_requests: Iterable[Any]) -> bool:
+        """Whether any request of a step, these new ones or one before, is any of our business."""
+        if self.requests or self.templates or self.collecting:
+            return True
+        return any(
+            _asks(data.sampling_params) or COLLECT_KEY in _extra(data.sampling_params)
+            for data in new_requests
+        )
+
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
         # A request that runs no block is another tenant's and costs nothing here.
         for data in new_requests:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..collecting.gather import Store
 from .parcels import Address, Delivery, Tray
+from .rows import outside_inference_mode
 
 #: The size of a piece of pinned memory, and how many there are at most.
 _PIECE = 16 << 20
@@ -36,7 +37,9 @@ class HostStore(Store):
         self._outflow: Outflow | None = None
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        tray = Tray(shape, dtype, self._caller)
+        # The caller may want gradients, which a tensor made in inference mode cannot have.
+        with outside_inference_mode():
+            tray = Tray(shape, dtype, self._caller)
         self._trays.append(tray)
         return tray.tensor
 
@@ -69,7 +72,7 @@ class HostStore(Store):
             outflow.close()
 
 
-class _Parcel(NamedTuple):
+class _Underway(NamedTuple):
     """Rows on their way through pinned memory.
 
     Attributes:
@@ -94,7 +97,7 @@ class Outflow:
         self._stream = torch.cuda.Stream()
         self._free: queue.Queue[Tensor] = queue.Queue()
         self._made = 0
-        self._underway: queue.Queue[_Parcel | None] = queue.Queue()
+        self._underway: queue.Queue[_Underway | None] = queue.Queue()
         self._failure: BaseException | None = None
         self._carrier = threading.Thread(target=self._carry, daemon=True)
         self._carrier.start()
@@ -119,7 +122,7 @@ class Outflow:
                 arrived = torch.cuda.Event()
                 arrived.record()
             own = _part(targets, start, len(part))
-            self._underway.put(_Parcel(piece, part.nbytes, arrived, into, own))
+            self._underway.put(_Underway(piece, part.nbytes, arrived, into, own))
 
     def _piece(self, nbytes: int) -> Tensor:
         if nbytes > _PIECE:

@@ -41,6 +41,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     """nnsight's runner around a standardized tree, over this platform's own."""
 
     _graphs: TwofoldGraphs | None = None
+    _watched = True
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         # Past nnsight's own, which would build a plain tree around the same module.
@@ -116,7 +117,30 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
                 del requests.collecting[request_id]
         return collector.finish(keep and get_tensor_model_parallel_rank() == 0)
 
+    # A step that no block and no `collect` is in is vLLM's own, without nnsight's share in it.
+
+    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        self._watched = self.nnsight_requests.concern(scheduler_output.scheduled_new_reqs)
+        if self._watched:
+            return super().execute_model(scheduler_output, *args, **kwargs)
+        return super(NNsightGPUModelRunner, self).execute_model(scheduler_output, *args, **kwargs)
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        if self._watched:
+            return super().sample_tokens(*args, **kwargs)
+        return super(NNsightGPUModelRunner, self).sample_tokens(*args, **kwargs)
+
+    def _sample(self, *args: Any, **kwargs: Any) -> Any:
+        if self._watched:
+            return super()._sample(*args, **kwargs)
+        return super(NNsightGPUModelRunner, self)._sample(*args, **kwargs)
+
     def _update_states(self, scheduler_output: Any) -> None:
+        if not self._watched:
+            super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
+            if self._graphs is not None:
+                self._graphs.use(broken=False)
+            return
         super()._update_states(scheduler_output)
         self.nnsight_requests.end_collecting(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)
