@@ -105,7 +105,7 @@ def every_stream(model: Any, ids: list[list[int]]) -> None:
         streams = nnsight.save([])
         for layer in model.layers:
             streams.append(layer.layer_output)
-    assert len([stream.cpu() for stream in streams]) == model.num_layers
+    assert len(streams) == model.num_layers
 
 
 def hooks_to_pinned(path: str, device: str) -> Case:
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--size", choices=SIZES, default="8b")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--skip-hooks", action="store_true")
+    parser.add_argument("--tables", nargs="*", default=["decode", "one", "many"])
     arguments = parser.parse_args()
     on_gpu = arguments.device == "cuda"
 
@@ -201,7 +201,7 @@ def main() -> None:
     every = start("every stream tapped", lambda: tapped("layers.*.layer_output"))
     one = start("one stream tapped", lambda: tapped(f"layers.{middle}.layer_output"))
 
-    for count in (1, 8):
+    for count in (1, 8) if "decode" in arguments.tables else ():
         ids = prompts(count)
         cases = {
             "plain": generate(plain, ids, DECODE),
@@ -221,9 +221,9 @@ def main() -> None:
         "every stream, trace": lambda: every_stream(every, single),
         "every stream, collect": lambda: every.collect(single, {"layers.*.layer_output": "all"}),
     }
-    if not arguments.skip_hooks:
+    if "one" in arguments.tables:
         cases["every stream, transformers hooks"] = hooks_to_pinned(path, arguments.device)
-    report("one prompt, one new token, one stream read", measure(cases, arguments.rounds * 2))
+        report("one prompt, one new token, one stream read", measure(cases, arguments.rounds * 2))
     cases = {
         "plain": generate(plain, many, PREFILL),
         "tapped, nothing read": generate(one.vllm_entrypoint, many, PREFILL),
@@ -232,7 +232,8 @@ def main() -> None:
         "collect, all positions": lambda: one.collect(many, {stream: "all"}, progress=False),
         "collect, last position": lambda: one.collect(many, {stream: "last"}, progress=False),
     }
-    report("64 prompts, one new token, one stream read", measure(cases, arguments.rounds))
+    if "many" in arguments.tables:
+        report("64 prompts, one new token, one stream read", measure(cases, arguments.rounds))
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -2,8 +2,8 @@
 
 Pickle is good at structure and poor at tensors: a few hundred small ones cost more than
 the forward that made them. A parcel is the pickled structure with a number in each
-tensor's place, and beside it the tensors, laid out by dtype in one buffer: the one process
-they never left, where the engine is in the caller's; or memory the two processes share.
+tensor's place, and beside it the tensors: as they are, where the engine is in the caller's
+process; in memory the two processes share, on one host; inside the message, from another.
 
 Every tensor arrives with storage of its own and on the device it was saved on.
 """
@@ -13,11 +13,9 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import mmap
 import os
 import pickle
 import platform
-import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,14 +25,7 @@ import torch
 from nnsight.modeling.vllm.collect import dumps_compact
 from torch import Tensor
 
-from .outward import write_out
-
-#: Tensors from this size on are used where they arrived instead of copied out.
-_IN_PLACE_FROM = 1 << 20
-
-
-#: Where memory is a file.
-SHARED_MEMORY = "/dev/shm"
+from . import memory
 
 
 class Address(NamedTuple):
@@ -52,7 +43,7 @@ class Address(NamedTuple):
     def own(cls) -> Address:
         boot = Path("/proc/sys/kernel/random/boot_id")
         host = boot.read_text().strip() if boot.exists() else platform.node()
-        mount = os.stat(SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else "/").st_dev
+        mount = os.stat(memory.SHARED_MEMORY if os.path.isdir(memory.SHARED_MEMORY) else "/").st_dev
         return cls(f"{_process}-{os.getpid()}", f"{host}-{mount}")
 
 
@@ -80,7 +71,7 @@ def pack(value: Any, to: Address) -> bytes:
     elif to.process == own.process:
         contents = _Here.keep(tensors)
     else:
-        contents = _Shared.write(tensors)
+        contents = _Nearby.write(tensors)
     return pickle.dumps(_Parcel(buffer.getvalue(), contents), pickle.HIGHEST_PROTOCOL)
 
 
@@ -182,6 +173,36 @@ class _Inline(NamedTuple):
         return pickle.loads(self.pickled)
 
 
+class _Nearby(NamedTuple):
+    """Tensors for another process of this host.
+
+    Attributes:
+        on_host: Those in its memory.
+        on_device: Those on a GPU.
+        device: For each tensor, whether it is on a GPU.
+    """
+
+    on_host: memory.InFile | None
+    on_device: memory.OnDevice | None
+    device: list[bool]
+
+    @classmethod
+    def write(cls, tensors: list[Tensor]) -> _Nearby:
+        device = [tensor.is_cuda for tensor in tensors]
+        host = [tensor for tensor in tensors if not tensor.is_cuda]
+        cuda = [tensor for tensor in tensors if tensor.is_cuda]
+        return cls(
+            memory.InFile.write(host) if host else None,
+            memory.OnDevice.write(cuda) if cuda else None,
+            device,
+        )
+
+    def take(self) -> list[Tensor]:
+        host = iter(self.on_host.take() if self.on_host else ())
+        cuda = iter(self.on_device.take() if self.on_device else ())
+        return [next(cuda if on_device else host) for on_device in self.device]
+
+
 class Tray:
     """Memory for one tensor that is filled here and used, where it lies, by another process.
 
@@ -202,7 +223,7 @@ class Tray:
             self.tensor = torch.empty(*shape, dtype=dtype)
             return
         nbytes = math.prod(shape) * dtype.itemsize
-        self._path, mapped = _new_file(nbytes)
+        self._path, mapped = memory.new_file(nbytes)
         self.tensor = mapped[:nbytes].view(dtype).view(*shape)
 
     def contents(self) -> _Contents:
@@ -211,8 +232,7 @@ class Tray:
             return _Here.hand_over([self.tensor])
         if not self._shared:
             return _Inline.write([self.tensor])
-        run = _Run(0, self.tensor.nbytes, self.tensor.dtype, "cpu", [self.tensor.shape])
-        return _Shared(self._path, [run], [0])
+        return memory.InFile(self._path, [memory.run_of(self.tensor)], [0])
 
     def discard(self) -> None:
         """Give the memory back, unused."""
@@ -232,109 +252,3 @@ class Delivery:
 
 def _single(contents: _Contents) -> Tensor:
     return contents.take()[0]
-
-
-class _Run(NamedTuple):
-    """Tensors of one dtype and device that lie one after another.
-
-    Attributes:
-        start: Where in the file, in bytes.
-        nbytes: How long it is.
-        dtype: Their dtype.
-        device: The device they were saved on.
-        shapes: The shape of each.
-    """
-
-    start: int
-    nbytes: int
-    dtype: torch.dtype
-    device: str
-    shapes: list[torch.Size]
-
-
-class _Shared(NamedTuple):
-    """Tensors in a file of memory that both processes can map.
-
-    Attributes:
-        path: The file; who opens it removes it, and its memory lasts as long as its tensors.
-        runs: What lies in it.
-        order: For each tensor, in the order they are numbered, its place over all runs.
-    """
-
-    path: str
-    runs: list[_Run]
-    order: list[int]
-
-    @classmethod
-    def write(cls, tensors: list[Tensor]) -> _Shared:
-        runs, members, nbytes = _lay_out(tensors)
-        order = [0] * len(tensors)
-        for place, number in enumerate(number for run in members for number in run):
-            order[number] = place
-        path, memory = _new_file(nbytes)
-        for run, numbers in zip(runs, members, strict=True):
-            into = memory[run.start : run.start + run.nbytes]
-            write_out([tensors[number] for number in numbers], into)
-        return cls(path, runs, order)
-
-    def take(self) -> list[Tensor]:
-        with open(self.path, "r+b") as file:
-            os.unlink(self.path)
-            arrived = [tensor for run in self.runs for tensor in self._read(file.fileno(), run)]
-        return [arrived[place] for place in self.order]
-
-    def _read(self, file: int, run: _Run) -> list[Tensor]:
-        if not run.nbytes:
-            return [torch.empty(shape, dtype=run.dtype, device=run.device) for shape in run.shapes]
-        # A mapping of its own for each run, so that a large tensor keeps alive no other.
-        mapped = mmap.mmap(file, run.nbytes, access=mmap.ACCESS_COPY, offset=run.start)
-        flat = torch.frombuffer(mapped, dtype=run.dtype)
-        pieces = flat.split([shape.numel() for shape in run.shapes])
-        if run.device != "cpu":
-            return [
-                p.to(run.device).view(shape) for p, shape in zip(pieces, run.shapes, strict=True)
-            ]
-        if len(run.shapes) == 1:
-            return [flat.view(run.shapes[0])]
-        return [p.view(shape).clone() for p, shape in zip(pieces, run.shapes, strict=True)]
-
-
-def _lay_out(tensors: list[Tensor]) -> tuple[list[_Run], list[list[int]], int]:
-    """Runs for ``tensors``, the numbers of the tensors in each, and the size they take.
-
-    Small ones share a run with their like; a large one has a run to itself.
-    """
-    grouped: dict[Any, list[int]] = {}
-    for number, tensor in enumerate(tensors):
-        alone = number if tensor.nbytes >= _IN_PLACE_FROM else None
-        grouped.setdefault((tensor.dtype, str(tensor.device), alone), []).append(number)
-    runs: list[_Run] = []
-    end = 0
-    for (dtype, device, _), numbers in grouped.items():
-        start = -(-end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        nbytes = sum(tensors[number].nbytes for number in numbers)
-        end = start + nbytes
-        runs.append(_Run(start, nbytes, dtype, device, [tensors[n].shape for n in numbers]))
-    return runs, list(grouped.values()), end
-
-
-def _new_file(nbytes: int) -> tuple[str, Tensor]:
-    """A new file of shared memory, and its bytes."""
-    size = max(nbytes, 1)  # a mapping cannot be empty
-    folder = _directory_for(size)
-    with tempfile.NamedTemporaryFile(prefix="nnterp-", dir=folder, delete=False) as file:
-        file.truncate(size)
-        return file.name, torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
-
-
-def _directory_for(nbytes: int) -> str:
-    """A folder of memory, or failing that of disk, with room for ``nbytes``."""
-    for folder in (SHARED_MEMORY, tempfile.gettempdir()):
-        if os.path.isdir(folder):
-            room = os.statvfs(folder)
-            if room.f_bavail * room.f_frsize > nbytes:
-                return folder
-    raise OSError(
-        f"{nbytes / 1e9:.1f} GB of saved values have no room in {SHARED_MEMORY} or "
-        f"{tempfile.gettempdir()}; save less in one trace, or set TMPDIR to a larger folder"
-    )

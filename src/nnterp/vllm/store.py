@@ -1,16 +1,17 @@
 """Where the rows that a `collect` keeps go: memory that the caller's process uses as it is.
 
-From a GPU they leave on a stream of their own, into pinned memory, and a thread carries them
-on from there, so that neither the forward nor the launching of it waits. Pinned memory is
+From a GPU they leave on a stream of their own, into pinned memory, and threads carry them on
+from there, so that neither the forward nor the launching of it waits. Pinned memory is
 bounded: when all of it is on its way, the forward's launching waits for some to be free.
 """
 
 from __future__ import annotations
 
+import os
 import queue
-import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -20,8 +21,12 @@ from .parcels import Address, Delivery, Tray
 from .rows import outside_inference_mode
 
 #: The size of a piece of pinned memory, and how many there are at most.
-_PIECE = 16 << 20
-_PIECES = 32
+_PIECE = 4 << 20
+_PIECES = 64
+
+#: Writing to memory that was never used before is slow, and the system's affair; several
+#: threads can have it done at once.
+CARRIERS = max(1, min(8, (os.cpu_count() or 1) // 2))
 
 
 class HostStore(Store):
@@ -34,7 +39,7 @@ class HostStore(Store):
     def __init__(self, caller: Address) -> None:
         self._caller = caller
         self._trays: list[Tray] = []
-        self._outflow: Outflow | None = None
+        self._on_gpu = False
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         # The caller may want gradients, which a tensor made in inference mode cannot have.
@@ -44,16 +49,16 @@ class HostStore(Store):
         return tray.tensor
 
     def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
-        if not rows.is_cuda:
+        if rows.is_cuda:
+            self._on_gpu = True
+            outflow().send(rows, into, targets)
+        else:
             into[targets] = rows
-            return
-        if self._outflow is None:
-            self._outflow = Outflow()
-        self._outflow.send(rows, into, targets)
 
     def deliver(self, results: Mapping[str, Tensor]) -> dict[str, Delivery]:
         """``results``, of those this store made, for the caller's process; the rest is let go."""
-        self._settle()
+        if self._on_gpu:
+            outflow().settle()
         trays = {id(tray.tensor): tray for tray in self._trays}
         self._trays.clear()
         delivered = {name: Delivery(trays.pop(id(own))) for name, own in results.items()}
@@ -65,64 +70,34 @@ class HostStore(Store):
         """Let go of everything."""
         self.deliver({})
 
-    def _settle(self) -> None:
-        """Wait until everything that was put is there."""
-        if self._outflow is not None:
-            outflow, self._outflow = self._outflow, None
-            outflow.close()
-
-
-class _Underway(NamedTuple):
-    """Rows on their way through pinned memory.
-
-    Attributes:
-        piece: The pinned memory they pass through.
-        nbytes: How much of it they fill.
-        arrived: When they are in it.
-        into: The result they belong to.
-        targets: Where.
-    """
-
-    piece: Tensor
-    nbytes: int
-    arrived: torch.cuda.Event
-    into: Tensor
-    targets: Tensor | slice
-
 
 class Outflow:
-    """The way from a GPU to the host."""
+    """The way from a GPU to the host; one serves a process for its life."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
         self._free: queue.Queue[Tensor] = queue.Queue()
         self._made = 0
-        self._underway: queue.Queue[_Underway | None] = queue.Queue()
-        self._failure: BaseException | None = None
-        self._carrier = threading.Thread(target=self._carry, daemon=True)
-        self._carrier.start()
+        self._carriers = ThreadPoolExecutor(CARRIERS, thread_name_prefix="nnterp-outflow")
+        self._underway: list[Future[None]] = []
 
     def send(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
-        """Have ``rows`` at ``targets`` of ``into`` once `close` returns."""
-        if self._failure is not None:
-            raise self._failure
+        """Have ``rows`` at ``targets`` of ``into`` once `settle` returns."""
         rows = rows.contiguous()
-        computed = torch.cuda.Event()
-        computed.record()
-        self._stream.wait_event(computed)
+        self._stream.wait_stream(torch.cuda.current_stream())
         rows.record_stream(self._stream)
         at_once = max(1, _PIECE // max(1, rows[0].nbytes))
         for start in range(0, len(rows), at_once):
             part = rows[start : start + at_once]
             piece = self._piece(part.nbytes)
+            pinned = piece[: part.nbytes].view(part.dtype).view(part.shape)
             with torch.cuda.stream(self._stream):
-                piece[: part.nbytes].view(part.dtype).view(part.shape).copy_(
-                    part, non_blocking=True
-                )
+                pinned.copy_(part, non_blocking=True)
                 arrived = torch.cuda.Event()
                 arrived.record()
             own = _part(targets, start, len(part))
-            self._underway.put(_Underway(piece, part.nbytes, arrived, into, own))
+            carried = self._carriers.submit(self._carry, piece, pinned, arrived, into, own)
+            self._underway.append(carried)
 
     def _piece(self, nbytes: int) -> Tensor:
         if nbytes > _PIECE:
@@ -132,23 +107,32 @@ class Outflow:
             return torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True)
         return self._free.get()
 
-    def _carry(self) -> None:
-        while (parcel := self._underway.get()) is not None:
-            try:
-                parcel.arrived.synchronize()
-                flat = parcel.piece[: parcel.nbytes].view(parcel.into.dtype)
-                parcel.into[parcel.targets] = flat.view(-1, *parcel.into.shape[1:])
-            except BaseException as error:  # raised in the forward's thread, by `send`
-                self._failure = error
-            if len(parcel.piece) == _PIECE:
-                self._free.put(parcel.piece)
+    def _carry(
+        self,
+        piece: Tensor,
+        pinned: Tensor,
+        arrived: torch.cuda.Event,
+        into: Tensor,
+        targets: Tensor | slice,
+    ) -> None:
+        try:
+            arrived.synchronize()
+            into[targets] = pinned
+        finally:
+            if len(piece) == _PIECE:
+                self._free.put(piece)
 
-    def close(self) -> None:
+    def settle(self) -> None:
         """Wait until all that was sent is there."""
-        self._underway.put(None)
-        self._carrier.join()
-        if self._failure is not None:
-            raise self._failure
+        underway, self._underway = self._underway, []
+        for carried in underway:
+            carried.result()
+
+
+@cache
+def outflow() -> Outflow:
+    """This process's way from its GPU to the host."""
+    return Outflow()
 
 
 def _part(targets: Tensor | slice, start: int, count: int) -> Tensor | slice:

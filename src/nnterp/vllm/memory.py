@@ -1,0 +1,169 @@
+"""Memory that two processes of a host share.
+
+On the host it is a file of memory that both map: what one writes the other uses where it
+lies. On a GPU one process lets the other into an allocation of its own, for as long as it
+takes to copy it. Tensors go side by side, since many small copies cost more than their bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
+
+#: Where memory is a file.
+SHARED_MEMORY = "/dev/shm"
+
+#: Tensors from this size on are used where they arrived instead of copied out.
+_IN_PLACE_FROM = 1 << 20
+
+
+class _Run(NamedTuple):
+    """Tensors of one dtype that lie one after another.
+
+    Attributes:
+        start: Where in the file, in bytes.
+        nbytes: How long it is.
+        dtype: Their dtype.
+        shapes: The shape of each.
+    """
+
+    start: int
+    nbytes: int
+    dtype: torch.dtype
+    shapes: list[torch.Size]
+
+
+class InFile(NamedTuple):
+    """Tensors of the host in a file of memory.
+
+    Attributes:
+        path: The file; who opens it removes it, and its memory lasts as long as its tensors.
+        runs: What lies in it.
+        order: For each tensor its place over all runs.
+    """
+
+    path: str
+    runs: list[_Run]
+    order: list[int]
+
+    @classmethod
+    def write(cls, tensors: Sequence[Tensor]) -> InFile:
+        """Raises OSError if nowhere has room."""
+        grouped: dict[Any, list[int]] = {}
+        for number, tensor in enumerate(tensors):
+            # A large one has a run to itself, so as to keep alive no other.
+            alone = number if tensor.nbytes >= _IN_PLACE_FROM else None
+            grouped.setdefault((tensor.dtype, alone), []).append(number)
+        runs: list[_Run] = []
+        end = 0
+        for (dtype, _), members in grouped.items():
+            start = -(-end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            end = start + sum(tensors[number].nbytes for number in members)
+            runs.append(_Run(start, end - start, dtype, [tensors[n].shape for n in members]))
+        path, memory = new_file(end)
+        for run, members in zip(runs, grouped.values(), strict=True):
+            if run.nbytes:
+                into = memory[run.start : run.start + run.nbytes].view(run.dtype)
+                torch.cat([tensors[number].reshape(-1) for number in members], out=into)
+        return cls(path, runs, _places(grouped.values(), len(tensors)))
+
+    def take(self) -> list[Tensor]:
+        with open(self.path, "r+b") as file:
+            os.unlink(self.path)
+            arrived = [tensor for run in self.runs for tensor in _read(file.fileno(), run)]
+        return [arrived[place] for place in self.order]
+
+
+def _read(file: int, run: _Run) -> Iterator[Tensor]:
+    if not run.nbytes:
+        return (torch.empty(shape, dtype=run.dtype) for shape in run.shapes)
+    mapped = mmap.mmap(file, run.nbytes, access=mmap.ACCESS_COPY, offset=run.start)
+    flat = torch.frombuffer(mapped, dtype=run.dtype)
+    if len(run.shapes) == 1:
+        return iter([flat.view(run.shapes[0])])
+    return (piece.clone() for piece in _pieces(flat, run.shapes))
+
+
+def _pieces(flat: Tensor, shapes: Sequence[torch.Size]) -> Iterator[Tensor]:
+    split = flat.split([shape.numel() for shape in shapes])
+    return (piece.view(shape) for piece, shape in zip(split, shapes, strict=True))
+
+
+def _places(groups: Any, count: int) -> list[int]:
+    """For each of ``count`` numbers its place in ``groups``, one group after another."""
+    places = [0] * count
+    for place, number in enumerate(number for members in groups for number in members):
+        places[number] = place
+    return places
+
+
+class OnDevice(NamedTuple):
+    """Tensors in allocations of a GPU that the other process is let into.
+
+    Attributes:
+        runs: For each dtype and device, torch's way of opening the allocation, and the
+            shapes of the tensors in it.
+        order: For each tensor its place over all runs.
+    """
+
+    runs: list[tuple[Callable[..., Tensor], tuple[Any, ...], list[torch.Size]]]
+    order: list[int]
+
+    @classmethod
+    def write(cls, tensors: Sequence[Tensor]) -> OnDevice:
+        grouped: dict[Any, list[int]] = {}
+        for number, tensor in enumerate(tensors):
+            grouped.setdefault((tensor.dtype, tensor.device), []).append(number)
+        runs = []
+        for members in grouped.values():
+            flat = torch.cat([tensors[number].reshape(-1) for number in members])
+            rebuild, arguments = reduce_tensor(flat)
+            runs.append((rebuild, arguments, [tensors[number].shape for number in members]))
+        return cls(runs, _places(grouped.values(), len(tensors)))
+
+    def take(self) -> list[Tensor]:
+        arrived: list[Tensor] = []
+        for rebuild, arguments, shapes in self.runs:
+            flat = rebuild(*arguments)
+            arrived += [piece.clone() for piece in _pieces(flat, shapes)]
+            # The allocation is the other process's again once it is let go of here.
+            torch.cuda.current_stream(flat.device).synchronize()
+        return [arrived[place] for place in self.order]
+
+
+def new_file(nbytes: int) -> tuple[str, Tensor]:
+    """A new file of shared memory, and its bytes.
+
+    Raises:
+        OSError: Nowhere has room.
+    """
+    size = max(nbytes, 1)  # a mapping cannot be empty
+    folder = _folder_for(size)
+    with tempfile.NamedTemporaryFile(prefix="nnterp-", dir=folder, delete=False) as file:
+        file.truncate(size)
+        return file.name, torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
+
+
+def run_of(tensor: Tensor) -> _Run:
+    """A run of one tensor, at the start of its file."""
+    return _Run(0, tensor.nbytes, tensor.dtype, [tensor.shape])
+
+
+def _folder_for(nbytes: int) -> str:
+    """A folder of memory, or failing that of disk, with room for ``nbytes``."""
+    for folder in (SHARED_MEMORY, tempfile.gettempdir()):
+        if os.path.isdir(folder):
+            room = os.statvfs(folder)
+            if room.f_bavail * room.f_frsize > nbytes:
+                return folder
+    raise OSError(
+        f"{nbytes / 1e9:.1f} GB of saved values have no room in {SHARED_MEMORY} or "
+        f"{tempfile.gettempdir()}; save less in one trace, or set TMPDIR to a larger folder"
+    )
