@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import checkpoints
+import collects
 import readings
 
 
@@ -52,6 +53,7 @@ def main(path: str, to: str, arguments: str) -> None:
     found = {
         "values": readings.values(model, checkpoints.PROMPT),
         "edits": readings.edits(model, checkpoints.PROMPT),
+        "collected": collects.flat(model.collect(collects.PROMPTS, collects.wanted(model))),
         "client": type(model.vllm_entrypoint.llm_engine.engine_core).__name__,
     }
     torch.save(found, to)

@@ -4,8 +4,8 @@
 
 Run in a process of its own, because vLLM's Transformers backend changes transformers'
 classes in the process it loads in. Makes the tiny checkpoint ``FOLDER/NAME`` where there
-is none, and writes ``FOLDER/NAME.DTYPE.pt``: its values, the effects of editing them and,
-below float32, the values under ``sdpa``.
+is none, and writes ``FOLDER/NAME.DTYPE.pt``: its values, the effects of editing them, what it
+collects and, below float32, the values under ``sdpa``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 import checkpoints
+import collects
 import readings
 from nnterp import StandardizedTransformer
 
@@ -36,6 +37,7 @@ def write(name: str, folder: Path, device: str = "cpu", dtype: str = "float32") 
         "values": readings.values(model, checkpoints.PROMPT),
         "edits": readings.edits(model, checkpoints.PROMPT),
         "longer": readings.values(model, longer),
+        "collected": collects.flat(model.collect(collects.PROMPTS, collects.wanted(model))),
     }
     if dtype != "float32":
         sdpa = load(path, device, getattr(torch, dtype), "sdpa")

@@ -50,7 +50,6 @@ PREFILL = {"temperature": 0.0, "max_tokens": 1, "detokenize": False}
 ENGINE = {
     "load_format": "dummy",
     "max_model_len": 1024,
-    "max_num_seqs": 64,
     "max_num_batched_tokens": 64 * LENGTH,
     "enable_prefix_caching": False,
     "enable_chunked_prefill": False,

@@ -38,7 +38,7 @@ def test_an_engine_apart_serves_and_edits_as_transformers_does(
     )
     assert found["client"] == "SyncMPClient"
     expected = reference(name)
-    for kind in ("values", "edits"):
+    for kind in ("values", "edits", "collected"):
         assert set(found[kind]) == set(expected[kind])
         gaps = {key: gap(found[kind][key], want) for key, want in expected[kind].items()}
         assert {key: gap for key, gap in gaps.items() if not gap < CLOSE} == {}

@@ -7,7 +7,7 @@ taken for all of the step's requests in one operation, and nothing waits.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nnsight.intervention.errors import capture_exception
@@ -65,12 +65,15 @@ class Collector:
         """A step has these prompts' tokens in its rows, or their logits."""
         self._gather.enter(spans)
 
-    def wants(self, location: str) -> bool:
-        """Whether anything at ``location`` is to be kept."""
-        return self.error is None and location in self._sources
+    @property
+    def locations(self) -> Iterable[str]:
+        """Where what is to be kept comes by."""
+        return self._sources
 
     def arrive(self, location: str, content: Any) -> None:
         """Keep the rows wanted of what the step holds at ``location``."""
+        if self.error is not None:
+            return
         try:
             for source in self._sources[location]:
                 self._take(source, content)

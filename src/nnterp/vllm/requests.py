@@ -122,8 +122,12 @@ class RowRequests(Requests):
             start += tokens
         for collector, spans in self._in_step.items():
             collector.enter([s.tokens for s in spans])
-        model.interleaver.collectors = list(self._in_step)
-        model.interleaver.busy |= bool(self._in_step)
+        takers: dict[str, list[Collector]] = {}
+        for collector in self._in_step:
+            for location in collector.locations:
+                takers.setdefault(location, []).append(collector)
+        model.interleaver.takers = takers
+        model.interleaver.busy |= bool(takers)
 
     def enter_step(self, states: Mapping[str, Any]) -> None:
         """Tell every scheduled block how much of its sequence this step runs.

@@ -10,9 +10,10 @@ those rows and no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -299,11 +300,8 @@ class PrivateCache(Cache):
 class Taker(Protocol):
     """What takes rows out of a step without waiting for them as a block does."""
 
-    def wants(self, location: str) -> bool:
-        """Whether anything at ``location`` is to be taken."""
-
     def arrive(self, location: str, content: Any) -> None:
-        """Take it from what the step holds there."""
+        """Take some of what the step holds at ``location``."""
 
 
 class RowInterleaver(VLLMInterleaver):
@@ -315,24 +313,33 @@ class RowInterleaver(VLLMInterleaver):
     outer: State | None = None
     busy: bool
 
-    #: What takes rows of this step for all of its requests at once.
-    collectors: Sequence[Taker] = ()
+    #: What takes rows of this step for all of its requests at once, by location.
+    takers: Mapping[str, Sequence[Taker]] = MappingProxyType({})
 
     def reindex(self) -> None:
         for mediator in self.mediators:
             for cache in mediator.caches:
                 cache.__class__ = PrivateCache
         super().reindex()
-        self.busy = self.busy or bool(self.collectors)
+        self.busy = self.busy or bool(self.takers)
 
     def handle(self, provider: str, value: Any) -> Any:
+        if not (
+            provider in self.parked
+            or provider in self.observers
+            or provider in self.taps
+            or provider in self.takers
+        ):
+            # Most of what a forward passes. An engine on graphs serves no more than its taps.
+            if not (self.taps and provider.endswith((".input", ".output", ".skip"))):
+                self.counts[provider] = self.counts.get(provider, 0) + 1
+            return value
         value = self._serve(provider, value)
-        for collector in self.collectors:
-            if collector.wants(provider):
-                whole = value
-                if self.fragments is not None and self.fragments.fragmented(provider):
-                    whole, _ = self.fragments.whole(provider, value)
-                collector.arrive(provider, whole)
+        for taker in self.takers.get(provider, ()):
+            whole = value
+            if self.fragments is not None and self.fragments.fragmented(provider):
+                whole, _ = self.fragments.whole(provider, value)
+            taker.arrive(provider, whole)
         return value
 
     def _serve(self, provider: str, value: Any) -> Any:

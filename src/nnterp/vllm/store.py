@@ -1,17 +1,18 @@
 """Where the rows that a `collect` keeps go: memory that the caller's process uses as it is.
 
-From a GPU they leave on a stream of their own, into pinned memory, and threads carry them on
-from there, so that neither the forward nor the launching of it waits. Pinned memory is
-bounded: when all of it is on its way, the forward's launching waits for some to be free.
+From a GPU they leave on a stream of their own, into pinned memory, while the forward goes on;
+they are carried on from there when it is over, or when the pinned memory, which is bounded,
+is used up. The carrying is one thread's, in operations that the processor's cores share: threads
+beside the forward would take turns with its launching, and slow it more than they save.
 """
 
 from __future__ import annotations
 
 import os
-import queue
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +25,8 @@ from .rows import outside_inference_mode
 _PIECE = 4 << 20
 _PIECES = 64
 
-#: Writing to memory that was never used before is slow, and the system's affair; several
-#: threads can have it done at once.
-CARRIERS = max(1, min(8, (os.cpu_count() or 1) // 2))
+#: The cores that carry.
+_CORES = max(1, min(8, (os.cpu_count() or 1) // 2))
 
 
 class HostStore(Store):
@@ -71,15 +71,32 @@ class HostStore(Store):
         self.deliver({})
 
 
+class _Underway(NamedTuple):
+    """Rows on their way through pinned memory.
+
+    Attributes:
+        piece: The pinned memory they pass through.
+        pinned: The part of it that is theirs.
+        arrived: When they are in it.
+        into: The result they belong to.
+        targets: Where.
+    """
+
+    piece: Tensor
+    pinned: Tensor
+    arrived: torch.cuda.Event
+    into: Tensor
+    targets: Tensor | slice
+
+
 class Outflow:
     """The way from a GPU to the host; one serves a process for its life."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
-        self._free: queue.Queue[Tensor] = queue.Queue()
+        self._free: list[Tensor] = []
         self._made = 0
-        self._carriers = ThreadPoolExecutor(CARRIERS, thread_name_prefix="nnterp-outflow")
-        self._underway: list[Future[None]] = []
+        self._underway: deque[_Underway] = deque()
 
     def send(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
         """Have ``rows`` at ``targets`` of ``into`` once `settle` returns."""
@@ -96,37 +113,32 @@ class Outflow:
                 arrived = torch.cuda.Event()
                 arrived.record()
             own = _part(targets, start, len(part))
-            carried = self._carriers.submit(self._carry, piece, pinned, arrived, into, own)
-            self._underway.append(carried)
+            self._underway.append(_Underway(piece, pinned, arrived, into, own))
 
     def _piece(self, nbytes: int) -> Tensor:
         if nbytes > _PIECE:
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        if self._free.empty() and self._made < _PIECES:
+        if not self._free and self._made < _PIECES:
             self._made += 1
             return torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True)
-        return self._free.get()
+        while not self._free:
+            self._carry()
+        return self._free.pop()
 
-    def _carry(
-        self,
-        piece: Tensor,
-        pinned: Tensor,
-        arrived: torch.cuda.Event,
-        into: Tensor,
-        targets: Tensor | slice,
-    ) -> None:
-        try:
-            arrived.synchronize()
-            into[targets] = pinned
-        finally:
-            if len(piece) == _PIECE:
-                self._free.put(piece)
+    def _carry(self) -> None:
+        piece, pinned, arrived, into, targets = self._underway.popleft()
+        arrived.synchronize()
+        into[targets] = pinned
+        if len(piece) == _PIECE:
+            self._free.append(piece)
 
     def settle(self) -> None:
         """Wait until all that was sent is there."""
-        underway, self._underway = self._underway, []
-        for carried in underway:
-            carried.result()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(max(threads, _CORES))
+        while self._underway:
+            self._carry()
+        torch.set_num_threads(threads)
 
 
 @cache

@@ -147,7 +147,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_requests.enter_collectors(self.nnsight_model, self.requests)
         if self._graphs is not None:
             interleaver = self.nnsight_model.interleaver
-            self._graphs.use(broken=bool(interleaver.mediators or interleaver.collectors))
+            self._graphs.use(broken=bool(interleaver.mediators or interleaver.takers))
         RequestBlock.guard_random = not self.input_batch.all_greedy
 
 

@@ -1,0 +1,235 @@
+"""`collect`: few values of many prompts, on either engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import checkpoints
+import collects
+from conftest import TINY_ENGINE
+from nnterp import StandardizedTransformer, StandardizedVLLM
+from nnterp.compare import gap
+from nnterp.errors import Unavailable
+
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def transformer(tiny_folder: Callable[[str], Path]) -> Any:
+    return StandardizedTransformer(
+        str(tiny_folder("llama")), dispatch=True, attn_implementation="eager"
+    )
+
+
+@pytest.fixture(scope="module", params=["vllm", "transformers"])
+def model(request: pytest.FixtureRequest, engine: Callable[[str], Any], transformer: Any) -> Any:
+    return engine("llama") if request.param == "vllm" else transformer
+
+
+@pytest.mark.parametrize("name", checkpoints.TINY)
+def test_what_is_collected_is_what_transformers_collects(
+    name: str, engine: Callable[[str], Any], reference: Callable[[str], dict[str, Any]]
+) -> None:
+    model = engine(name)
+    found = model.collect(collects.PROMPTS, collects.wanted(model))
+    expected = reference(name)["collected"]
+    rows = collects.flat(found)
+    assert set(rows) == set(expected)
+    for key, want in expected.items():
+        assert rows[key].dtype == want.dtype
+        assert gap(rows[key], want) < CLOSE, key
+
+
+def test_each_choice_of_positions_keeps_what_a_trace_reads(model: Any) -> None:
+    found = model.collect(collects.PROMPTS, collects.wanted(model))
+    for index, prompt in enumerate(collects.PROMPTS):
+        with torch.no_grad(), model.trace(prompt_of(model, prompt), **settings(model)):
+            embeddings = model.token_embeddings.save()
+            entering = model.layers[0].layer_input.save()
+            queries = model.layers[0].self_attn.attention_queries.save()
+            keys = model.layers[1].self_attn.attention_keys.save()
+            pattern = model.layers[1].self_attn.attention_probabilities.save()
+            heads = model.layers[1].self_attn.attention_head_outputs.save()
+            mlp = model.layers[1].mlp.mlp_output.save()
+            stream = model.layers[1].layer_output.save()
+            logits = model.logits.save()
+        mask = torch.tensor(collects.MASKS[index])
+        kept = {
+            "layers.1.layer_output": stream[0],
+            "layers.0.layer_input": entering[0, mask],
+            "layers.0.self_attn.attention_queries": queries[0, :, -1],
+            "layers.1.self_attn.attention_keys": keys[0].transpose(0, 1),
+            "layers.1.self_attn.attention_head_outputs": heads[0, -2],
+            "layers.1.mlp.mlp_output": collects.loudest(mlp),
+            "layers.1.self_attn.attention_probabilities": collects.last_row(pattern),
+            "token_embeddings": embeddings[0].mean(0),
+            "logits": logits[0, -1],
+            "next_token_probs": logits[0, -1].softmax(-1),
+        }
+        for key, want in kept.items():
+            assert found[key][index].shape == want.shape, key
+            if want.numel():
+                assert gap(found[key][index], want) < CLOSE, key
+
+
+def prompt_of(model: Any, ids: list[int]) -> Any:
+    return ids if model.serving.engine == "vllm" else torch.tensor([ids])
+
+
+def settings(model: Any) -> dict[str, Any]:
+    return {"temperature": 0.0, "max_tokens": 1} if model.serving.engine == "vllm" else {}
+
+
+def test_texts_and_ids_and_batches_of_any_size_are_the_same(model: Any) -> None:
+    texts = ["a", "The Eiffel Tower", "is in", "Paris and not elsewhere", "b c"]
+    ids = [model.tokenizer(text)["input_ids"] for text in texts]
+    want = {"layers.0.layer_output": "all", "layers.1.layer_output": "last"}
+    whole = model.collect(texts, want)
+    assert [len(rows) for rows in whole["layers.0.layer_output"]] == [len(own) for own in ids]
+    for prompts, size in ((ids, None), (texts, 1), (map(torch.tensor, ids), 2)):
+        again = collects.flat(model.collect(prompts, want, batch_size=size))
+        for key, rows in collects.flat(whole).items():
+            assert gap(again[key], rows) < CLOSE
+
+
+def test_what_comes_back_can_be_trained_on(model: Any) -> None:
+    rows = model.collect(["a b c", "d"], {"layers.0.layer_output": "last"})["layers.0.layer_output"]
+    weight = torch.nn.Parameter(torch.ones(rows.shape[1]))
+    (rows @ weight).sum().backward()
+    assert torch.equal(weight.grad, rows.sum(0))
+    rows += 1  # nobody else's
+
+
+def test_a_refusal_says_what_to_write(model: Any) -> None:
+    def refused(prompts: Any, wanted: Any, kind: type[Exception], says: str) -> None:
+        with pytest.raises(kind, match=says):
+            model.collect(prompts, wanted)
+
+    two = ["a b", "c d e"]
+    refused(two, {"layers.0.layer_outptu": "last"}, ValueError, "did you mean 'layers")
+    refused(two, {"layer_output": "last"}, ValueError, r"'layers\.3\.layer_output'")
+    refused(two, {"layers.0.mlp_output": "last"}, ValueError, r"'layers\.3\.mlp\.mlp_output'")
+    refused(two, {"layers.9.layer_output": "last"}, IndexError, "this model has 2")
+    refused(two, {"layers.0.layer_output": "first"}, ValueError, "'last', 'all' or 'mean'")
+    refused(two, {"layers.0.layer_output": 3}, IndexError, "prompt 0 has 3 tokens")
+    refused(two, {"layers.0.layer_output": 2.5}, TypeError, "not a float")
+    refused(two, {"layers.0.layer_output": [[True]]}, ValueError, "1 masks for 2 prompts")
+    refused(two, {"layers.0.layer_output": [[True], [True]]}, ValueError, "mask of prompt 0")
+    refused(
+        two,
+        {"layers.0.self_attn.attention_probabilities": "last"},
+        ValueError,
+        "takes a function",
+    )
+    refused(two, {"next_token_probs": "all"}, ValueError, "last position only")
+    refused(two, {}, ValueError, "no value is asked for")
+    refused([], {"logits": "last"}, ValueError, "no prompts")
+    refused("a b", {"logits": "last"}, TypeError, r"\['a b'\]")
+    refused([[]], {"logits": "last"}, ValueError, "prompt 0 holds no tokens")
+    refused([["x"]], {"logits": "last"}, TypeError, "neither a text nor token ids")
+
+
+def test_logits_of_every_position_are_transformers_alone(
+    engine: Callable[[str], Any], transformer: Any
+) -> None:
+    with pytest.raises(ValueError, match="logits is served for the last position only"):
+        engine("llama").collect(["a b"], {"logits": "all"})
+    found = transformer.collect(["a b", "c d e"], {"logits": "all"})["logits"]
+    assert [len(rows) for rows in found] == [3, 5]
+
+
+def test_a_function_that_fails_ends_its_collect_alone(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+
+    def fail(value: torch.Tensor) -> torch.Tensor:
+        raise KeyError("boom")
+
+    def grow(value: torch.Tensor) -> torch.Tensor:
+        return value[0]
+
+    want = {"layers.0.layer_output": "last"}
+    before = model.collect(collects.PROMPTS, want)
+    for function, says in (
+        (fail, "KeyError: 'boom'"),
+        (grow, r"returned shape \(15, 64\) for prompt 1"),
+        (lambda value: 3, "returned 3, not a tensor"),
+    ):
+        with pytest.raises(RuntimeError, match=says):
+            model.collect(collects.PROMPTS, {"layers.0.layer_output": function})
+    after = model.collect(collects.PROMPTS, want)
+    assert torch.equal(before["layers.0.layer_output"], after["layers.0.layer_output"])
+    assert model.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
+
+
+def test_a_function_cannot_reach_into_the_model(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+
+    def spoil(value: torch.Tensor) -> torch.Tensor:
+        value.mul_(100)
+        return value[0, -1]
+
+    want = {"layers.1.layer_output": "last"}
+    expected = model.collect(collects.PROMPTS, want)["layers.1.layer_output"]
+    found = model.collect(collects.PROMPTS, {"layers.0.layer_output": spoil, **want})
+    assert torch.equal(found["layers.1.layer_output"], expected)
+
+
+def test_an_installed_edit_is_collected_and_a_trace_beside_it_is_not(
+    engine: Callable[[str], Any],
+) -> None:
+    model = engine("llama")
+    want = {"layers.1.layer_output": "last"}
+    plain = model.collect(collects.PROMPTS, want)["layers.1.layer_output"]
+    with model.edit() as (_, edit):
+        model.layers[0].layer_output[:] *= 2
+    edited = model.collect(collects.PROMPTS, want)["layers.1.layer_output"]
+    edit.clear()
+    assert gap(edited, plain) > 0.1
+    assert torch.equal(model.collect(collects.PROMPTS, want)["layers.1.layer_output"], plain)
+
+
+@pytest.fixture(scope="module")
+def chunked(references: Path, keep: Callable[[Any], Any]) -> Iterator[Any]:
+    """An engine that splits every prompt of more than eight tokens over steps."""
+    yield keep(
+        StandardizedVLLM(
+            str(references / "llama"),
+            dispatch=True,
+            enable_chunked_prefill=True,
+            max_num_batched_tokens=8,
+            max_num_seqs=2,
+            **TINY_ENGINE,
+        )
+    )
+
+
+def test_a_prompt_split_over_steps_is_collected_whole(
+    chunked: Any, reference: Callable[[str], dict[str, Any]]
+) -> None:
+    wanted = {k: how for k, how in collects.wanted(chunked).items() if not callable(how)}
+    found = collects.flat(chunked.collect(collects.PROMPTS, wanted))
+    expected = reference("llama")["collected"]
+    for key, rows in found.items():
+        assert gap(rows, expected[key]) < CLOSE, key
+    with pytest.raises(RuntimeError, match="without enable_chunked_prefill"):
+        chunked.collect(collects.PROMPTS, {"layers.0.layer_output": collects.loudest})
+
+
+def test_a_lazy_model_is_loaded_by_its_first_collect(tiny_folder: Callable[[str], Path]) -> None:
+    model = StandardizedTransformer(str(tiny_folder("llama")))
+    assert model.collect(["a b"], {"layers.0.layer_output": "last"})["layers.0.layer_output"].any()
+
+
+def test_a_value_that_no_checkpoint_has_is_unavailable(tiny_folder: Callable[[str], Path]) -> None:
+    model = StandardizedTransformer(
+        str(tiny_folder("llama")), dispatch=True, attn_implementation="sdpa"
+    )
+    with pytest.raises(Unavailable, match="eager"):
+        model.collect(
+            ["a"], {"layers.0.self_attn.attention_scores": lambda scores: scores[0, 0, 0]}
+        )
