@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +194,9 @@ def test_an_installed_edit_is_collected_and_a_trace_beside_it_is_not(
 
 
 @pytest.fixture(scope="module")
-def chunked(references: Path, keep: Callable[[Any], Any]) -> Iterator[Any]:
+def chunked(references: Path, keep: Callable[[Any], Any]) -> Any:
     """An engine that splits every prompt of more than eight tokens over steps."""
-    yield keep(
+    return keep(
         StandardizedVLLM(
             str(references / "llama"),
             dispatch=True,

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from nnsight.modeling.vllm.collect import dumps_compact
 from torch import Tensor
 
 from . import memory
@@ -109,7 +108,8 @@ class _Structure(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         # Any other tensor is torch's to pickle, though without the storage it is a view of.
-        if isinstance(obj, Tensor) and obj.untyped_storage().nbytes() > obj.nbytes:
+        strided = isinstance(obj, Tensor) and obj.layout is torch.strided
+        if strided and obj.untyped_storage().nbytes() > obj.nbytes:
             return obj.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return NotImplemented
 
@@ -161,16 +161,29 @@ _kept: dict[int, list[Tensor]] = {}
 
 
 class _Inline(NamedTuple):
-    """Tensors that travel to another host, inside the message."""
+    """Tensors that travel to another host, inside the message.
 
-    pickled: bytes
+    Attributes:
+        pieces: The bytes of each, its dtype, shape and device.
+    """
+
+    pieces: list[tuple[bytes, torch.dtype, torch.Size, str]]
 
     @classmethod
     def write(cls, tensors: list[Tensor]) -> _Inline:
-        return cls(dumps_compact(tensors))
+        return cls([(_bytes(t), t.dtype, t.shape, str(t.device)) for t in tensors])
 
     def take(self) -> list[Tensor]:
-        return pickle.loads(self.pickled)
+        return [
+            torch.frombuffer(bytearray(own), dtype=dtype).view(shape).to(device)
+            if own
+            else torch.empty(shape, dtype=dtype, device=device)
+            for own, dtype, shape, device in self.pieces
+        ]
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.resolve_conj().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 class _Nearby(NamedTuple):

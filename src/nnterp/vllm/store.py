@@ -1,17 +1,15 @@
 """Where the rows that a `collect` keeps go: memory that the caller's process uses as it is.
 
-From a GPU they leave on a stream of their own, into pinned memory, while the forward goes on;
-they are carried on from there when it is over, or when the pinned memory, which is bounded,
-is used up. The carrying is one thread's, in operations that the processor's cores share: threads
-beside the forward would take turns with its launching, and slow it more than they save.
+From a GPU they leave on a stream of their own, into pinned memory, and a thread carries them
+on from there, so that neither the forward nor the launching of it waits. Pinned memory is
+bounded: when all of it is on its way, the forward's launching waits for some to be free.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
+import queue
+import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -22,11 +20,8 @@ from .parcels import Address, Delivery, Tray
 from .rows import outside_inference_mode
 
 #: The size of a piece of pinned memory, and how many there are at most.
-_PIECE = 4 << 20
-_PIECES = 64
-
-#: The cores that carry.
-_CORES = max(1, min(8, (os.cpu_count() or 1) // 2))
+_PIECE = 16 << 20
+_PIECES = 32
 
 
 class HostStore(Store):
@@ -39,7 +34,7 @@ class HostStore(Store):
     def __init__(self, caller: Address) -> None:
         self._caller = caller
         self._trays: list[Tray] = []
-        self._on_gpu = False
+        self._outflow: Outflow | None = None
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         # The caller may want gradients, which a tensor made in inference mode cannot have.
@@ -49,16 +44,16 @@ class HostStore(Store):
         return tray.tensor
 
     def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
-        if rows.is_cuda:
-            self._on_gpu = True
-            outflow().send(rows, into, targets)
-        else:
+        if not rows.is_cuda:
             into[targets] = rows
+            return
+        if self._outflow is None:
+            self._outflow = Outflow()
+        self._outflow.send(rows, into, targets)
 
     def deliver(self, results: Mapping[str, Tensor]) -> dict[str, Delivery]:
         """``results``, of those this store made, for the caller's process; the rest is let go."""
-        if self._on_gpu:
-            outflow().settle()
+        self._settle()
         trays = {id(tray.tensor): tray for tray in self._trays}
         self._trays.clear()
         delivered = {name: Delivery(trays.pop(id(own))) for name, own in results.items()}
@@ -70,81 +65,90 @@ class HostStore(Store):
         """Let go of everything."""
         self.deliver({})
 
+    def _settle(self) -> None:
+        """Wait until everything that was put is there."""
+        if self._outflow is not None:
+            outflow, self._outflow = self._outflow, None
+            outflow.close()
+
 
 class _Underway(NamedTuple):
     """Rows on their way through pinned memory.
 
     Attributes:
         piece: The pinned memory they pass through.
-        pinned: The part of it that is theirs.
+        nbytes: How much of it they fill.
         arrived: When they are in it.
         into: The result they belong to.
         targets: Where.
     """
 
     piece: Tensor
-    pinned: Tensor
+    nbytes: int
     arrived: torch.cuda.Event
     into: Tensor
     targets: Tensor | slice
 
 
 class Outflow:
-    """The way from a GPU to the host; one serves a process for its life."""
+    """The way from a GPU to the host."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
-        self._free: list[Tensor] = []
+        self._free: queue.Queue[Tensor] = queue.Queue()
         self._made = 0
-        self._underway: deque[_Underway] = deque()
+        self._underway: queue.Queue[_Underway | None] = queue.Queue()
+        self._failure: BaseException | None = None
+        self._carrier = threading.Thread(target=self._carry, daemon=True)
+        self._carrier.start()
 
     def send(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
-        """Have ``rows`` at ``targets`` of ``into`` once `settle` returns."""
+        """Have ``rows`` at ``targets`` of ``into`` once `close` returns."""
+        if self._failure is not None:
+            raise self._failure
         rows = rows.contiguous()
-        self._stream.wait_stream(torch.cuda.current_stream())
+        computed = torch.cuda.Event()
+        computed.record()
+        self._stream.wait_event(computed)
         rows.record_stream(self._stream)
         at_once = max(1, _PIECE // max(1, rows[0].nbytes))
         for start in range(0, len(rows), at_once):
             part = rows[start : start + at_once]
             piece = self._piece(part.nbytes)
-            pinned = piece[: part.nbytes].view(part.dtype).view(part.shape)
             with torch.cuda.stream(self._stream):
-                pinned.copy_(part, non_blocking=True)
+                piece[: part.nbytes].view(part.dtype).view(part.shape).copy_(
+                    part, non_blocking=True
+                )
                 arrived = torch.cuda.Event()
                 arrived.record()
             own = _part(targets, start, len(part))
-            self._underway.append(_Underway(piece, pinned, arrived, into, own))
+            self._underway.put(_Underway(piece, part.nbytes, arrived, into, own))
 
     def _piece(self, nbytes: int) -> Tensor:
         if nbytes > _PIECE:
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        if not self._free and self._made < _PIECES:
+        if self._free.empty() and self._made < _PIECES:
             self._made += 1
             return torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True)
-        while not self._free:
-            self._carry()
-        return self._free.pop()
+        return self._free.get()
 
     def _carry(self) -> None:
-        piece, pinned, arrived, into, targets = self._underway.popleft()
-        arrived.synchronize()
-        into[targets] = pinned
-        if len(piece) == _PIECE:
-            self._free.append(piece)
+        while (parcel := self._underway.get()) is not None:
+            try:
+                parcel.arrived.synchronize()
+                flat = parcel.piece[: parcel.nbytes].view(parcel.into.dtype)
+                parcel.into[parcel.targets] = flat.view(-1, *parcel.into.shape[1:])
+            except BaseException as error:  # raised in the forward's thread, by `send`
+                self._failure = error
+            if len(parcel.piece) == _PIECE:
+                self._free.put(parcel.piece)
 
-    def settle(self) -> None:
+    def close(self) -> None:
         """Wait until all that was sent is there."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(max(threads, _CORES))
-        while self._underway:
-            self._carry()
-        torch.set_num_threads(threads)
-
-
-@cache
-def outflow() -> Outflow:
-    """This process's way from its GPU to the host."""
-    return Outflow()
+        self._underway.put(None)
+        self._carrier.join()
+        if self._failure is not None:
+            raise self._failure
 
 
 def _part(targets: Tensor | slice, start: int, count: int) -> Tensor | slice:

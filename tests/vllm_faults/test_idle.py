@@ -1,0 +1,118 @@
+"""What a request costs that runs no block: nothing but vLLM's own work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import checkpoints
+from conftest import TINY_ENGINE
+
+PROMPTS = [checkpoints.PROMPT[:6], checkpoints.PROMPT, checkpoints.PROMPT[5:16]]
+
+
+@pytest.fixture
+def calls(engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the engine asks of its worker, by name."""
+    core = engine("llama").vllm_entrypoint.llm_engine.engine_core
+    real = core.collective_rpc
+    made: list[str] = []
+
+    def asked(method: str, *args: Any, **kwargs: Any) -> Any:
+        made.append(method)
+        return real(method, *args, **kwargs)
+
+    monkeypatch.setattr(core, "collective_rpc", asked)
+    return made
+
+
+def generate(entrypoint: Any) -> list[list[int]]:
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+    prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    outputs = entrypoint.generate(prompts, params, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def test_tokens_are_plain_vllms_and_the_worker_is_asked_for_nothing(
+    engine: Callable[[str], Any],
+    calls: list[str],
+    tiny_folder: Callable[[str], Any],
+    keep: Callable[[Any], Any],
+) -> None:
+    from vllm import LLM
+
+    plain = keep(LLM(str(tiny_folder("llama")), enforce_eager=True, **TINY_ENGINE))
+    expected = generate(plain)
+    assert generate(engine("llama").vllm_entrypoint) == expected
+    assert calls == []
+
+
+def test_a_step_nobody_looks_at_never_enters_the_tree(
+    engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nnterp.vllm.rows import RowInterleaver
+
+    passed: list[str] = []
+    real = RowInterleaver.handle
+
+    def handle(self: Any, provider: str, value: Any) -> Any:
+        passed.append(provider)
+        return real(self, provider, value)
+
+    monkeypatch.setattr(RowInterleaver, "handle", handle)
+    model = engine("llama")
+    generate(model.vllm_entrypoint)
+    assert passed == []
+    with model.trace(PROMPTS[0], temperature=0.0, max_tokens=3):
+        stream = model.layers[0].layer_output.save()
+    assert passed, "the counter counts nothing"
+    assert stream.shape[1] == len(PROMPTS[0])
+
+
+def test_a_result_is_sent_to_the_blocks_that_wait_for_one(
+    engine: Callable[[str], Any], calls: list[str]
+) -> None:
+    model = engine("llama")
+    settings = {"temperature": 0.0, "max_tokens": 2}
+    with model.trace(**settings) as tracer:
+        with tracer.invoke(PROMPTS[0]):
+            stream = model.layers[0].layer_output.save()
+        with tracer.invoke(PROMPTS[1]):
+            result = tracer.result.save()
+    assert calls == ["collect_finished", "collect_nnsight"]
+    assert result.prompt_token_ids == PROMPTS[1]
+    assert stream.shape[1] == len(PROMPTS[0])
+    calls.clear()
+    with model.trace(PROMPTS[0], **settings):
+        stream = model.layers[0].layer_output.save()
+    assert calls == ["collect_finished"]
+
+
+def test_the_requests_of_a_trace_share_one_payload_and_not_their_values(
+    engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nnterp.vllm.payload import Payloads
+
+    packed: list[bytes] = []
+    real = Payloads.pack
+
+    def pack(self: Any, block: Any) -> bytes:
+        packed.append(real(self, block))
+        return packed[-1]
+
+    monkeypatch.setattr(Payloads, "pack", pack)
+    model = engine("llama")
+    vector = torch.ones(1000, 64)[7]  # a row of something large
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        for _ in range(8):
+            with tracer.invoke(PROMPTS[0]):
+                vector += 1
+                total = vector.sum().save()
+    assert len({id(payload) for payload in packed}) == 1
+    assert len(packed[0]) < 3000
+    assert [float(one) for one in total] == [128.0] * 8
