@@ -74,6 +74,11 @@ def pack(value: Any, to: Address) -> bytes:
     return pickle.dumps(_Parcel(buffer.getvalue(), contents), pickle.HIGHEST_PROTOCOL)
 
 
+def rehearse(value: Any) -> None:
+    """Raise what `pack` would of a value that cannot travel, and do no more."""
+    _Structure(io.BytesIO(), []).dump(value)
+
+
 class _Parcel:
     """Pickles into a call that opens it."""
 
@@ -183,7 +188,7 @@ class _Inline(NamedTuple):
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.resolve_conj().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.resolve_conj().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 class _Nearby(NamedTuple):

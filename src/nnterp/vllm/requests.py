@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from nnsight.intervention.errors import capture_exception
 from nnsight.intervention.interleaver import Mediator
-from nnsight.modeling.vllm.collect import dumps_compact
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 from nnsight.tracing.tracer import _saves
 
@@ -23,6 +22,7 @@ from ..collecting.selections import Span
 from .blocks import BlockEnded, RequestBlock, own_frames
 from .collector import COLLECT_KEY, Collector
 from .homecoming import WARNINGS_KEY
+from .parcels import rehearse
 from .payload import BLOCK_KEY, EDITS_KEY
 
 _PLAIN = (torch.Tensor, str, bytes, int, float, complex, bool, type(None), torch.Size)
@@ -263,7 +263,7 @@ class RowRequests(Requests):
                 continue
             checked.add(id(value))
             try:
-                dumps_compact(value)
+                rehearse(value)
             except Exception as error:
                 mediator.nnsight_saved.discard(name)
                 if getattr(mediator, "nnsight_error", None) is None:
