@@ -1,11 +1,15 @@
-"""What a trace costs over vLLM alone: the table of medians of paired, interleaved runs.
+"""What looking costs over vLLM alone: the table of medians of paired, interleaved runs.
 
-    python benchmarks/overhead.py [--requests 16 64 256] [--repeats 9]
+    python benchmarks/overhead.py [--requests 16 64 256] [--repeats 9] [--no-nnsight]
 
 A random llama of 30 blocks, 64 wide, so that overhead stands out: 32-token prompts, one new
-token. Plain is vLLM's own `LLM` with the same settings, in this process like the others. Each
-round runs every case once, in turn, and a case's figure is the median of its ratios to the
-plain run of the same round, in process CPU time.
+token. Plain is vLLM's own `LLM` with the same settings. Each round runs every case once, in
+an order of its own; a figure is the median of a case's ratios to the plain run of the same
+round, on the clock and, where the engine is in this process, in process CPU time. With
+VLLM_ENABLE_V1_MULTIPROCESSING=1 each engine has a process of its own; it needs a core or two
+for each then, or they take each other's.
+
+The machine must be otherwise idle: one busy core makes every thread of the engine wait.
 """
 
 from __future__ import annotations
@@ -72,46 +76,82 @@ def one_layer_edited(model: Any, texts: list[list[int]]) -> None:
                 model.layers[MIDDLE].layer_output[:, -1] *= 0.5
 
 
-CASES: tuple[Callable[[Any, list[list[int]]], None], ...] = (
-    one_layer_saved,
-    every_layers_last_position,
-    one_layer_edited,
-)
+def nnsight_one_layer_saved(model: Any, texts: list[list[int]]) -> None:
+    with model.trace(**ONE_TOKEN) as tracer:
+        for text in texts:
+            with tracer.invoke(text):
+                output = model.model.layers[MIDDLE].output
+                stream = (output[0] + output[1]).save()
+    assert len(stream) == len(texts)
 
 
-def cpu(run: Callable[[], None]) -> float:
-    start = time.process_time()
+def collect(layers: str, positions: str) -> Callable[[Any, list[list[int]]], None]:
+    def run(model: Any, texts: list[list[int]]) -> None:
+        found = model.collect(texts, {f"layers.{layers}.layer_output": positions}, progress=False)
+        assert all(len(rows) == len(texts) for rows in found.values())
+
+    return run
+
+
+CASES: dict[str, Callable[[Any, list[list[int]]], None]] = {
+    "one layer saved": one_layer_saved,
+    "every layer's last position saved": every_layers_last_position,
+    "one layer edited": one_layer_edited,
+    "collect one layer, last position": collect(str(MIDDLE), "last"),
+    "collect one layer, all positions": collect(str(MIDDLE), "all"),
+    "collect every layer, last position": collect("*", "last"),
+    "collect every layer, all positions": collect("*", "all"),
+}
+
+
+def timed(run: Callable[[], None]) -> tuple[float, float]:
+    """Seconds on the clock, and of this process's CPU time."""
+    start, cpu = time.perf_counter(), time.process_time()
     run()
-    return time.process_time() - start
+    return time.perf_counter() - start, time.process_time() - cpu
 
 
-def measure(model: Any, plain: Any, texts: list[list[int]], repeats: int) -> dict[str, float]:
+def generate(engine: Any, texts: list[list[int]]) -> list[list[int]]:
     from vllm import SamplingParams
 
     tokens = [{"prompt_token_ids": text} for text in texts]
-    runs: dict[str, Callable[[], None]] = {
-        "plain": lambda: plain.generate(tokens, SamplingParams(**ONE_TOKEN), use_tqdm=False),
-        "idle engine": lambda: model.vllm_entrypoint.generate(
-            tokens, SamplingParams(**ONE_TOKEN), use_tqdm=False
-        ),
+    outputs = engine.generate(tokens, SamplingParams(**ONE_TOKEN), use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def measure(
+    model: Any, plain: Any, raw: Any, texts: list[list[int]], repeats: int
+) -> dict[str, tuple[float, float]]:
+    runs: dict[str, Callable[[], Any]] = {
+        "plain": lambda: generate(plain, texts),
+        "idle engine": lambda: generate(model.vllm_entrypoint, texts),
+        **{name: (lambda case=case: case(model, texts)) for name, case in CASES.items()},
     }
-    for case in CASES:
-        runs[case.__name__.replace("_", " ")] = lambda case=case: case(model, texts)
+    if raw is not None:
+        runs["nnsight alone, one layer saved"] = lambda: nnsight_one_layer_saved(raw, texts)
+    assert runs["plain"]() == runs["idle engine"](), "an idle engine draws other tokens"
     for run in runs.values():
         run()
-    ratios: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        took = {name: cpu(run) for name, run in runs.items()}
-        for name, seconds in took.items():
-            ratios[name].append(seconds / took["plain"])
-    return {name: statistics.median(found) for name, found in ratios.items()}
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for round_ in range(repeats):
+        # In another order each round, for what runs before leaves its mark on caches.
+        for name in random.Random(round_).sample(list(runs), len(runs)):
+            took[name].append(timed(runs[name]))
+
+    def ratio(name: str, clock: int) -> float:
+        pairs = zip(took[name], took["plain"], strict=True)
+        return statistics.median(own[clock] / base[clock] for own, base in pairs)
+
+    return {name: (ratio(name, 0), ratio(name, 1)) for name in runs}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", nargs="*", type=int, default=[16, 64, 256])
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--no-nnsight", action="store_true", help="leave out nnsight alone")
     arguments = parser.parse_args()
+    apart = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0"
 
     from vllm import LLM
 
@@ -122,14 +162,21 @@ def main() -> None:
         path = str(checkpoints.make("t30", Path(folder)))
         model = StandardizedVLLM(path, dispatch=True, **ENGINE)
         plain = LLM(path, enforce_eager=True, **ENGINE)
+        raw = None
+        if not arguments.no_nnsight and not apart:
+            from raw_nnsight import RawVLLM
+
+            raw = RawVLLM(path, dispatch=True, **ENGINE)
         found = {
-            count: measure(model, plain, prompts(count), arguments.repeats)
+            count: measure(model, plain, raw, prompts(count), arguments.repeats)
             for count in arguments.requests
         }
     print("| case | " + " | ".join(f"{count} requests" for count in found) + " |")
     print("|---" * (len(found) + 1) + "|")
     for name in next(iter(found.values())):
-        print(f"| {name} | " + " | ".join(f"{found[n][name]:.2f}x" for n in found) + " |")
+        cells = [found[count][name] for count in found]
+        shown = [f"{clock:.2f}x" if apart else f"{clock:.2f}x ({cpu:.2f}x)" for clock, cpu in cells]
+        print(f"| {name} | {' | '.join(shown)} |")
 
 
 if __name__ == "__main__":
