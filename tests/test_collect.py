@@ -128,6 +128,17 @@ def test_logits_of_every_position_are_transformers_alone(
     assert [len(rows) for rows in found] == [3, 5]
 
 
+def test_a_function_is_given_the_logits(model: Any) -> None:
+    found = model.collect(
+        collects.PROMPTS,
+        {"logits": "last", "next_token_probs": lambda probabilities: probabilities[0].max()},
+    )
+    also = model.collect(collects.PROMPTS, {"logits": lambda logits: logits[0, -1]})
+    assert torch.equal(also["logits"], found["logits"])
+    probabilities = found["logits"].softmax(-1).amax(-1)
+    assert gap(found["next_token_probs"], probabilities) < CLOSE
+
+
 def test_a_function_that_fails_ends_its_collect_alone(engine: Callable[[str], Any]) -> None:
     model = engine("llama")
 

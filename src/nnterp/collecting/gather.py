@@ -42,10 +42,17 @@ class Gather:
         self._picks: dict[int, Picked] = {}
         self._sums: dict[tuple[Place, int], Tensor] = {}
         self._spans: Sequence[Span] = ()
+        self._a_row_each = False
 
-    def enter(self, spans: Sequence[Span]) -> None:
-        """A forward begins, with ``spans`` of the prompts' tokens in its rows."""
+    def enter(self, spans: Sequence[Span], a_row_each: bool = False) -> None:
+        """A forward begins, with ``spans`` of the prompts' tokens in its rows.
+
+        Args:
+            spans: The prompts' spans.
+            a_row_each: Whether a prompt has one row, its last token's, however many it has.
+        """
         self._spans = spans
+        self._a_row_each = a_row_each
         self._picks.clear()
 
     def add(self, place: Place, read: Callable[[Picked], Tensor]) -> None:
@@ -78,7 +85,11 @@ class Gather:
         selection = self.wanted[place]
         assert isinstance(selection, Apply)
         for span in self._spans:
-            if span.length < selection.lengths[span.prompt]:
+            length = selection.lengths[span.prompt]
+            if self._a_row_each:
+                if span.first + span.length < length:
+                    continue  # its last token is in a step to come
+            elif span.length < length:
                 raise ValueError(
                     f"{place} goes through a function, which needs a prompt whole, and this "
                     "engine splits prompts over steps; load it without enable_chunked_prefill"

@@ -61,9 +61,9 @@ class Collector:
             site = getattr(type(host), place.value.name).site
             self._sources.setdefault(site.location(host), []).append(_Source(place, site, host))
 
-    def enter(self, spans: Sequence[Span]) -> None:
-        """A step has these prompts' tokens in its rows, or their logits."""
-        self._gather.enter(spans)
+    def enter(self, spans: Sequence[Span], a_row_each: bool = False) -> None:
+        """A step has these prompts' tokens in its rows, or one row for each prompt's logits."""
+        self._gather.enter(spans, a_row_each)
 
     @property
     def locations(self) -> Iterable[str]:

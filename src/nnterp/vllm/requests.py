@@ -96,7 +96,7 @@ class RowRequests(Requests):
         super().unflatten(model)
         model.interleaver.batcher.lengths = [1] * self.nrows
         for collector, spans in self._in_step.items():
-            collector.enter([s.logits for s in spans])
+            collector.enter([s.logits for s in spans], a_row_each=True)
 
     def end_collecting(self, request_ids: Iterable[str]) -> None:
         """Forget finished requests of a `collect`."""
