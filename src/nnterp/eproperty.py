@@ -84,7 +84,8 @@ class StandardEnvoy(Envoy):
         try:
             return super().__getattr__(name)
         except AttributeError as error:
-            hint = did_you_mean(name, VALUES)
+            # A private name is some library's probe, and frequent.
+            hint = "" if name.startswith("_") else did_you_mean(name, VALUES)
             if not hint:
                 raise
             raise AttributeError(f"{error}{hint}") from None

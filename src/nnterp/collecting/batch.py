@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -16,8 +14,8 @@ from .selections import Apply, Picked, Span
 class InMemory(Store):
     """Results in this process's own memory."""
 
-    def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.empty(*shape, dtype=dtype)
+    def make(self, count: int, rows: Tensor) -> Tensor:
+        return torch.empty(count, *rows.shape[1:], dtype=rows.dtype)
 
     def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
         into[targets] = rows.to(into.device)

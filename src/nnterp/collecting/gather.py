@@ -20,8 +20,8 @@ from .selections import Apply, Mean, Picked, Selection, Span
 class Store(Protocol):
     """Where rows that were picked go."""
 
-    def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Memory on the host for one place's result."""
+    def make(self, count: int, rows: Tensor) -> Tensor:
+        """Memory for one place's result: ``count`` rows like these."""
 
     def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
         """Have ``rows``, as they are now, at ``targets`` of ``into`` in the end."""
@@ -72,7 +72,7 @@ class Gather:
         if isinstance(selection, Mean):
             self._average(place, selection, rows)
             return
-        result = self._result(place, sum(selection.counts()), rows.shape[1:], rows.dtype)
+        result = self._result(place, sum(selection.counts()), rows)
         self._store.put(rows, result, picked.targets)
 
     def apply(self, place: Place, read: Callable[[Span], Tensor]) -> None:
@@ -97,14 +97,15 @@ class Gather:
             made = selection.function(read(span))
             if not isinstance(made, Tensor):
                 raise TypeError(f"the function for {place} returned {made!r}, not a tensor")
-            result = self._result(place, len(selection.lengths), made.shape, made.dtype)
+            row = made.detach()[None]
+            result = self._result(place, len(selection.lengths), row)
             if made.shape != result.shape[1:]:
                 raise ValueError(
                     f"the function for {place} returned shape {tuple(made.shape)} for prompt "
                     f"{span.prompt}, and {tuple(result.shape[1:])} for one before"
                 )
             one = slice(span.prompt, span.prompt + 1)
-            self._store.put(made.detach()[None], result, one)
+            self._store.put(row, result, one)
 
     def results(self) -> dict[Place, Tensor]:
         """What was kept at each place; nothing for one that no forward has reached."""
@@ -116,7 +117,7 @@ class Gather:
         shape = rows.shape[1:]
         sums = rows.new_zeros((len(counts), *shape), dtype=torch.float32)
         sums.index_add_(0, owners, rows.float())
-        result = self._result(place, len(selection.lengths), shape, torch.float32)
+        result = self._result(place, len(selection.lengths), sums)
         done: list[int] = []
         for index, (prompt, _, first, count) in enumerate(self._spans):
             if first:
@@ -131,7 +132,7 @@ class Gather:
             divisors = lengths.to(rows.device).view(-1, *[1] * len(shape))
             self._store.put(sums[done] / divisors, result, torch.tensor(prompts))
 
-    def _result(self, place: Place, count: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def _result(self, place: Place, count: int, rows: Tensor) -> Tensor:
         if place not in self._results:
-            self._results[place] = self._store.make((count, *shape), dtype)
+            self._results[place] = self._store.make(count, rows)
         return self._results[place]

@@ -21,7 +21,7 @@ from ..names import Place
 from ..sites import Site
 from .parcels import Address
 from .rows import RowBatcher, batched, outside_inference_mode
-from .store import HostStore
+from .store import CallersStore
 
 #: Where a request's ``extra_args`` carry its collector's id and its prompt's index.
 COLLECT_KEY = "nnterp_collect"
@@ -41,6 +41,7 @@ class Collector:
         wanted: The selection at each place.
         lengths: The tokens of each prompt.
         caller: The process the results go to.
+        sees_gpu: Whether that process can be let into a GPU's memory.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class Collector:
         wanted: Mapping[Place, Selection],
         lengths: Sequence[int],
         caller: Address,
+        sees_gpu: bool,
     ) -> None:
         self.lengths = lengths
         self.error: dict[str, Any] | None = None
         self._batcher: RowBatcher = model.interleaver.batcher
-        self._store = HostStore(caller)
+        self._store = CallersStore(caller, sees_gpu)
         self._gather = Gather(wanted, self._store)
         self._sources: dict[str, list[_Source]] = {}
         for place in wanted:

@@ -23,6 +23,10 @@ SHARED_MEMORY = "/dev/shm"
 #: Tensors from this size on are used where they arrived instead of copied out.
 _IN_PLACE_FROM = 1 << 20
 
+#: Up to this size a GPU's tensors travel by way of the host: to let another process into
+#: the memory of a GPU takes longer.
+MODERATE = 1 << 20
+
 
 class _Run(NamedTuple):
     """Tensors of one dtype that lie one after another.
@@ -108,8 +112,8 @@ class OnDevice(NamedTuple):
     """Tensors in allocations of a GPU that the other process is let into.
 
     Attributes:
-        runs: For each dtype and device, torch's way of opening the allocation, and the
-            shapes of the tensors in it.
+        runs: For each dtype and device, the way to open the allocation, or for a small one to
+            make it anew, and the shapes of the tensors in it.
         order: For each tensor its place over all runs.
     """
 
@@ -121,10 +125,13 @@ class OnDevice(NamedTuple):
         grouped: dict[Any, list[int]] = {}
         for number, tensor in enumerate(tensors):
             grouped.setdefault((tensor.dtype, tensor.device), []).append(number)
-        runs = []
+        runs: list[tuple[Callable[..., Tensor], tuple[Any, ...], list[torch.Size]]] = []
         for members in grouped.values():
             flat = torch.cat([tensors[number].reshape(-1) for number in members])
-            rebuild, arguments = reduce_tensor(flat)
+            if 0 < flat.nbytes <= MODERATE:
+                rebuild, arguments = _upload, (host_bytes(flat), flat.dtype, str(flat.device))
+            else:
+                rebuild, arguments = reduce_tensor(flat)
             runs.append((rebuild, arguments, [tensors[number].shape for number in members]))
         return cls(runs, _places(grouped.values(), len(tensors)))
 
@@ -136,6 +143,27 @@ class OnDevice(NamedTuple):
             # The allocation is the other process's again once it is let go of here.
             torch.cuda.current_stream(flat.device).synchronize()
         return [arrived[place] for place in self.order]
+
+
+def host_bytes(tensor: Tensor) -> bytes:
+    """The numbers of ``tensor``, wherever it is."""
+    return tensor.resolve_conj().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _upload(numbers: bytes, dtype: torch.dtype, device: str) -> Tensor:
+    return torch.frombuffer(bytearray(numbers), dtype=dtype).to(device)
+
+
+def land(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of a GPU's tensors on the host, in pinned memory, which a GPU writes fastest."""
+    landed = [
+        torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
+            tensor, non_blocking=True
+        )
+        for tensor in tensors
+    ]
+    torch.cuda.synchronize()
+    return landed
 
 
 def new_file(nbytes: int) -> tuple[str, Tensor]:

@@ -197,7 +197,8 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         engine = self.vllm_entrypoint.llm_engine
         name = uuid.uuid4().hex
         lengths = [len(prompt) for prompt in ids]
-        plan = dumps(([str(place) for place in wanted], list(wanted.values()), lengths))
+        names = [str(place) for place in wanted]
+        plan = dumps((names, list(wanted.values()), lengths, torch.cuda.is_available()))
         engine.collective_rpc("begin_collect", args=(name, plan))
         at_once = batch_size or _WAITING
         complete = False

@@ -17,7 +17,8 @@ import os
 import pickle
 import platform
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -40,10 +41,21 @@ class Address(NamedTuple):
 
     @classmethod
     def own(cls) -> Address:
+        """The address of the calling process."""
+        return cls._of(os.getpid())
+
+    @classmethod
+    @cache
+    def _of(cls, process: int) -> Address:
         boot = Path("/proc/sys/kernel/random/boot_id")
         host = boot.read_text().strip() if boot.exists() else platform.node()
         mount = os.stat(memory.SHARED_MEMORY if os.path.isdir(memory.SHARED_MEMORY) else "/").st_dev
-        return cls(f"{_process}-{os.getpid()}", f"{host}-{mount}")
+        return cls(f"{_process}-{process}", f"{host}-{mount}")
+
+    @property
+    def nearby(self) -> bool:
+        """Whether it is on this process's host, and shares its memory."""
+        return self.memory == Address.own().memory
 
 
 #: Told apart from processes of other hosts and containers, whose ids may coincide.
@@ -65,7 +77,7 @@ def pack(value: Any, to: Address) -> bytes:
     _Structure(buffer, tensors).dump(value)
     own = Address.own()
     contents: _Contents
-    if not tensors or to.memory != own.memory:
+    if not tensors or not to.nearby:
         contents = _Inline.write(tensors)
     elif to.process == own.process:
         contents = _Here.keep(tensors)
@@ -176,7 +188,7 @@ class _Inline(NamedTuple):
 
     @classmethod
     def write(cls, tensors: list[Tensor]) -> _Inline:
-        return cls([(_bytes(t), t.dtype, t.shape, str(t.device)) for t in tensors])
+        return cls([(memory.host_bytes(t), t.dtype, t.shape, str(t.device)) for t in tensors])
 
     def take(self) -> list[Tensor]:
         return [
@@ -185,10 +197,6 @@ class _Inline(NamedTuple):
             else torch.empty(shape, dtype=dtype, device=device)
             for own, dtype, shape, device in self.pieces
         ]
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.resolve_conj().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 class _Nearby(NamedTuple):
@@ -234,9 +242,8 @@ class Tray:
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, to: Address) -> None:
-        own = Address.own()
-        self._shared = to.memory == own.memory and to.process != own.process
-        self._here = to == own
+        self._here = to == Address.own()
+        self._shared = to.nearby and not self._here
         if not self._shared:
             self.tensor = torch.empty(*shape, dtype=dtype)
             return
@@ -259,14 +266,33 @@ class Tray:
 
 
 class Delivery:
-    """What was put in a tray; it pickles into the tensor, in the process it was made for."""
+    """Tensors by name; it pickles into them, on the host, in the process at ``to``.
 
-    def __init__(self, tray: Tray) -> None:
-        self._contents = tray.contents()
+    Args:
+        trays: Those that were put in trays made for that process.
+        on_device: Those still on a GPU, which that process fetches from there itself.
+        to: The process.
+    """
+
+    def __init__(
+        self, trays: Mapping[str, Tray], on_device: Mapping[str, Tensor], to: Address
+    ) -> None:
+        self._in_trays = {name: tray.contents() for name, tray in trays.items()}
+        self._names = list(on_device)
+        self._fetched: _Contents | None = None
+        if on_device:
+            tensors = list(on_device.values())
+            here = to == Address.own()
+            self._fetched = _Here.hand_over(tensors) if here else memory.OnDevice.write(tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _single, (self._contents,)
+        return _unload, (self._in_trays, self._names, self._fetched)
 
 
-def _single(contents: _Contents) -> Tensor:
-    return contents.take()[0]
+def _unload(
+    in_trays: Mapping[str, _Contents], names: list[str], fetched: _Contents | None
+) -> dict[str, Tensor]:
+    tensors = {name: contents.take()[0] for name, contents in in_trays.items()}
+    if fetched is not None:
+        tensors |= zip(names, memory.land(fetched.take()), strict=True)
+    return tensors

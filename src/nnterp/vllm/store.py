@@ -1,21 +1,25 @@
 """Where the rows that a `collect` keeps go: memory that the caller's process uses as it is.
 
-From a GPU they leave on a stream of their own, into pinned memory, and a thread carries them
-on from there, so that neither the forward nor the launching of it waits. Pinned memory is
-bounded: when all of it is on its way, the forward's launching waits for some to be free.
+Results that are neither small nor very large stay on the GPU until the end, when the caller's
+process fetches them from there: nothing is faster. The others leave as they come, on a stream
+of their own, into pinned memory, and a thread carries them on from there, so that neither the
+forward nor the launching of it waits. Pinned memory is bounded: when all of it is on its way,
+the forward's launching waits for some to be free.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..collecting.gather import Store
+from .memory import MODERATE
 from .parcels import Address, Delivery, Tray
 from .rows import outside_inference_mode
 
@@ -23,43 +27,72 @@ from .rows import outside_inference_mode
 _PIECE = 16 << 20
 _PIECES = 32
 
+#: What a `collect` keeps on a GPU at most, in bytes, and of what is free there the share.
+_KEPT = 1 << 30
+_SHARE = 1 / 8
 
-class HostStore(Store):
+
+class CallersStore(Store):
     """Results in memory that the caller can use.
 
     Args:
         caller: The process that will.
+        sees_gpu: Whether that process can be let into a GPU's memory.
     """
 
-    def __init__(self, caller: Address) -> None:
+    def __init__(self, caller: Address, sees_gpu: bool) -> None:
         self._caller = caller
+        self._fetches = sees_gpu and caller.nearby
         self._trays: list[Tray] = []
+        self._on_device = 0
         self._outflow: Outflow | None = None
 
-    def make(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def make(self, count: int, rows: Tensor) -> Tensor:
+        shape = count, *rows.shape[1:]
         # The caller may want gradients, which a tensor made in inference mode cannot have.
         with outside_inference_mode():
-            tray = Tray(shape, dtype, self._caller)
+            if rows.is_cuda and self._fits(math.prod(shape) * rows.itemsize):
+                return torch.empty(shape, dtype=rows.dtype, device=rows.device)
+            tray = Tray(shape, rows.dtype, self._caller)
         self._trays.append(tray)
         return tray.tensor
 
+    def _fits(self, nbytes: int) -> bool:
+        """Whether a result of this size stays on the GPU; it is taken into account if so."""
+        kept = self._on_device + nbytes
+        if not self._fetches or nbytes <= MODERATE or kept > _KEPT:
+            return False
+        free, _ = torch.cuda.mem_get_info()
+        if kept > _SHARE * free:
+            return False
+        self._on_device = kept
+        return True
+
     def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
         if not rows.is_cuda:
+            into[targets] = rows
+            return
+        if into.is_cuda:
+            if isinstance(targets, Tensor):
+                targets = targets.to(into.device, non_blocking=True)
             into[targets] = rows
             return
         if self._outflow is None:
             self._outflow = Outflow()
         self._outflow.send(rows, into, targets)
 
-    def deliver(self, results: Mapping[str, Tensor]) -> dict[str, Delivery]:
+    def deliver(self, results: Mapping[str, Tensor]) -> Delivery:
         """``results``, of those this store made, for the caller's process; the rest is let go."""
         self._settle()
         trays = {id(tray.tensor): tray for tray in self._trays}
         self._trays.clear()
-        delivered = {name: Delivery(trays.pop(id(own))) for name, own in results.items()}
+        on_device = {name: own for name, own in results.items() if own.is_cuda}
+        in_trays = {
+            name: trays.pop(id(own)) for name, own in results.items() if name not in on_device
+        }
         for tray in trays.values():
             tray.discard()
-        return delivered
+        return Delivery(in_trays, on_device, self._caller)
 
     def discard(self) -> None:
         """Let go of everything."""

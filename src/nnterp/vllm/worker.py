@@ -99,13 +99,13 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
 
     def begin_collect(self, collector_id: str, plan: bytes) -> None:
         """Keep what ``plan`` says of the requests that will name this id."""
-        names, selections, lengths = loads(plan, self.nnsight_persistent_objects)
+        names, selections, lengths, sees_gpu = loads(plan, self.nnsight_persistent_objects)
         wanted = {
             place: kept
             for name, kept in zip(names, selections, strict=True)
             for place in places(name, self.nnsight_model.num_layers)
         }
-        collector = Collector(self.nnsight_model, wanted, lengths, self._caller)
+        collector = Collector(self.nnsight_model, wanted, lengths, self._caller, sees_gpu)
         self.nnsight_requests.collectors[collector_id] = collector
 
     def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
