@@ -17,8 +17,8 @@ import torch
 
 import checkpoints
 import collects
-import readings
 from nnterp import StandardizedTransformer
+from nnterp.checking import readings
 
 
 def load(path: Path, device: str, dtype: torch.dtype, attention: str) -> StandardizedTransformer:

@@ -12,9 +12,9 @@ import torch
 
 import apart
 import checkpoints
-import readings
 from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer
+from nnterp.checking import readings
 from nnterp.compare import gap
 
 CLOSE = 1e-5

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import checkpoints
-import readings
 from nnterp import StandardizedTransformer, UnsupportedFamily, families
+from nnterp.checking import readings
 from nnterp.components import Attention, Layer, Mlp
 from nnterp.eproperty import StandardValue
 from nnterp.families import llama

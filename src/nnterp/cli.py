@@ -28,7 +28,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     demo.add_argument("--layer", type=int, help="the block to look at (default: the middle one)")
     demo.add_argument("--dtype", default="float32")
+    check = commands.add_parser(
+        "check",
+        help="whether a checkpoint is served as it should be",
+        description="Load a checkpoint on both engines, or one, read and edit every value of every "
+        "block, and say how far apart they are and whether what attention and MLP add is the "
+        "difference each block makes. The exit status is the number of checkpoints that fail.",
+    )
+    check.add_argument("models", nargs="+", help="hub ids or checkpoints' folders")
+    check.add_argument(
+        "--engines", nargs="+", default=["transformers", "vllm"], choices=["transformers", "vllm"]
+    )
+    check.add_argument("--prompt", default="The Eiffel Tower is in the city of")
+    check.add_argument("--device", help="where transformers runs (default: a GPU if there is one)")
+    check.add_argument("--dtype", default="float32")
+    check.add_argument("--family", help="a family in place of the checkpoint's own")
     parsed = parser.parse_args(arguments)
+    if parsed.command == "check":
+        from .checking import command
+
+        return command.run(
+            parsed.models,
+            parsed.engines,
+            parsed.prompt,
+            parsed.device,
+            parsed.dtype,
+            parsed.family,
+        )
 
     from .demo import run
 

@@ -29,7 +29,7 @@ from nnsight.intervention.interleaver import Event, Mediator, OutOfOrderError, P
 from torch import Tensor
 
 from .errors import Unavailable, did_you_mean
-from .sites import Site
+from .sites import Joined, Site
 from .values import VALUES, Engine, Value
 
 
@@ -105,14 +105,20 @@ class Visit:
 
     view = None  # nnsight's own views of a location are never answered from a visit
 
-    __slots__ = ("_open", "arrived", "location", "occurrence", "serving")
+    __slots__ = ("_open", "arrived", "location", "occurrence", "serving", "sites")
 
     def __init__(self, serving: Serving, location: str, occurrence: int, arrived: Any) -> None:
         self.serving = serving
         self.location = location
         self.occurrence = occurrence
         self.arrived = arrived
+        #: The sites of values whose earlier part had to be read first.
+        self.sites: dict[StandardValue, Site] = {}
         self._open: dict[StandardValue, Open] = {}
+
+    def site(self, prop: StandardValue) -> Site:
+        """Where the value of ``prop`` is in what arrived."""
+        return self.sites.get(prop, prop.site)
 
     def read(self, prop: StandardValue, host: StandardEnvoy) -> Tensor:
         """The value of ``prop``, the same tensor for as long as the visit lasts."""
@@ -120,7 +126,7 @@ class Visit:
         if held is not None:
             return held[1]
         current = self.content() if self._open and self.edited() else self.arrived
-        view = self.serving.serve(prop.site, prop.value, host, current)
+        view = self.serving.serve(self.site(prop), prop.value, host, current)
         self._open[prop] = (host, view, view._version, view.shape)
         return view
 
@@ -145,8 +151,9 @@ class Visit:
             if view.shape != shape:
                 raise ValueError(prop.shape_refusal(host, shape, view.shape))
             prop.require_writable(host)
-            like = prop.site.read(host, raw).tensor
-            raw = prop.site.write(host, raw, self.serving.restore(view, like, prop.value))
+            site = self.site(prop)
+            like = site.read(host, raw).tensor
+            raw = site.write(host, raw, self.serving.restore(view, like, prop.value))
         return raw
 
     def fn(self) -> Any:
@@ -167,6 +174,8 @@ class StandardValue(eproperty):
         self.name = value.name
         self.value = value
         self.site = site
+        #: The part of the value that the forward reaches first, where it comes in two.
+        self.earlier = self.at(site.earlier) if isinstance(site, Joined) else None
         self.__doc__ = f"``[{value.layout}]``: {value.description}."
 
     def at(self, site: Site) -> StandardValue:
@@ -187,7 +196,7 @@ class StandardValue(eproperty):
         if obj is None:
             return self
         try:
-            return self._read(obj)
+            return self.read(obj)
         except AttributeError as error:
             raise self._not_an_attribute(obj, error) from error
 
@@ -200,11 +209,12 @@ class StandardValue(eproperty):
     def path(self, host: Envoy) -> str:
         return f"{host.path}.{self.name}"
 
-    def _read(self, host: StandardEnvoy) -> Tensor:
+    def read(self, host: StandardEnvoy) -> Tensor:
+        """The value on ``host``, once the forward has got there."""
         mediator = Mediator.current(self.path(host))
         visit = self._visit(host, mediator)
         if host.serving.live:
-            reading = self.site.read(host, visit.raw())
+            reading = visit.site(self).read(host, visit.raw())
             if not reading.fresh:
                 return reading.tensor
         mediator.transform = visit
@@ -215,7 +225,7 @@ class StandardValue(eproperty):
         mediator = Mediator.current(self.path(host))
         visit = self._visit(host, mediator)
         if host.serving.live:
-            reading = self.site.read(host, visit.content())
+            reading = visit.site(self).read(host, visit.content())
             if not reading.fresh:
                 if new is not reading.tensor:
                     accepted = self._accept(host, new, reading.tensor)
@@ -233,11 +243,19 @@ class StandardValue(eproperty):
         path, location, beginning = self._whereabouts(host)
         occurrence = mediator.wanted(location)
         visit: Any = mediator.transform
-        if type(visit) is not Visit or visit.location != location or visit.occurrence != occurrence:
+        elsewhere = (
+            type(visit) is not Visit or visit.location != location or visit.occurrence != occurrence
+        )
+        part = None
+        if self.earlier is not None and (elsewhere or self not in visit.sites):
+            part = self.earlier.read(host)
+        if elsewhere:
             self._require_ahead(host, mediator, location, occurrence, beginning)
             mediator.flush()
             request = tuple.__new__(Pending, (Event.VALUE, location, occurrence, host.serving))
             visit = Visit(host.serving, location, occurrence, getcurrent().parent.switch(request))
+        if part is not None and isinstance(self.site, Joined):
+            visit.sites[self] = self.site.given(part)
         mediator.latest_value = path
         if self.value.prefill_only_on:
             # Only now is the block at the step it asked about.
@@ -254,10 +272,10 @@ class StandardValue(eproperty):
         known = host.__dict__.get("whereabouts")
         if known is None:
             known = host.__dict__["whereabouts"] = {}
-        if self.name not in known:
+        if self not in known:
             begins = f"{host.root.path}.input"
-            known[self.name] = (self.path(host), self._location(host), begins)
-        return known[self.name]
+            known[self] = (self.path(host), self._location(host), begins)
+        return known[self]
 
     def _require_ahead(
         self,

@@ -208,6 +208,89 @@ class FusedOutput:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """A value that its block multiplies, outside any module, before it adds it.
+
+    Attributes:
+        site: Where it is before.
+        factor: From the host to the multiplier.
+    """
+
+    site: Site
+    factor: Callable[[Envoy], float]
+
+    def location(self, host: Envoy) -> str:
+        return self.site.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return Reading(self.site.read(host, raw).tensor * self.factor(host), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        return self.site.write(host, raw, tensor / self.factor(host))
+
+
+def of_block(attribute: str) -> Callable[[Envoy], float]:
+    """The number that the block around a host keeps as ``attribute``."""
+    return lambda host: float(getattr(relative(host, "..")._module, attribute))
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A value in two parts that the forward reaches one after the other.
+
+    An edit of it goes to the later part, which makes up for the earlier.
+
+    Attributes:
+        earlier: The part reached first.
+        last: The part reached last.
+        sign: What the earlier part is multiplied by before it is added: -1 where ``last``
+            already contains it and it is no part of the value.
+    """
+
+    earlier: Site
+    last: Site
+    sign: int = 1
+
+    def location(self, host: Envoy) -> str:
+        return self.last.location(host)
+
+    def given(self, part: Tensor) -> Site:
+        """The site of the whole value, once the earlier ``part`` is known."""
+        return Completed(part, self)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        raise RuntimeError(f"the earlier part of a value of {host.path} was not read")
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        raise RuntimeError(f"the earlier part of a value of {host.path} was not read")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A `Joined` value whose earlier part has been read."""
+
+    part: Tensor
+    joined: Joined
+
+    def location(self, host: Envoy) -> str:
+        return self.joined.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        last = self.joined.last.read(host, raw).tensor
+        return Reading(last + self.joined.sign * self.part.reshape(last.shape), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        part = self.joined.sign * self.part.reshape(tensor.shape)
+        return self.joined.last.write(host, raw, tensor - part)
+
+
+def locations(site: Site, host: Envoy) -> tuple[str, ...]:
+    """Every location a value is read at, in the order the forward reaches them."""
+    earlier = locations(site.earlier, host) if isinstance(site, Joined) else ()
+    return (*earlier, site.location(host))
+
+
+@dataclass(frozen=True)
 class Handoff:
     """A value the engine hands over by name, from outside any module."""
 
@@ -239,6 +322,20 @@ class NextTokenProbabilities:
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         raise NotImplementedError("probabilities are derived from logits and not written")
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """A value that never is a tensor here; the host says why, before it is looked for."""
+
+    def location(self, host: Envoy) -> str:
+        raise NotImplementedError(f"{host.path} holds it nowhere")
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        raise NotImplementedError(f"{host.path} holds it nowhere")
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        raise NotImplementedError(f"{host.path} holds it nowhere")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from .eproperty import StandardEnvoy, StandardValue
 from .errors import CheckpointNotFound, did_you_mean
 from .names import Place
 from .sites import FirstArgument, FromFamily, Output
-from .support import Support, support
+from .support import Support, part, support
 from .values import Value
 
 #: Fewer prompts than this are done before a progress bar could be read.
@@ -169,7 +169,7 @@ class Standardized(StandardEnvoy):
         if value.host == "model":
             return self
         block = self.layers[self._index(layer)]
-        return block if value.host == "layer" else getattr(block, value.host)
+        return block if value.host == "layer" else part(block, value.host)
 
     def collect(
         self,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .eproperty import StandardEnvoy, StandardValue
-from .values import VALUES, Engine, Value
+from .values import VALUES, Engine, Host, Value
 
 if TYPE_CHECKING:
     from .standardized import Standardized
@@ -111,9 +111,17 @@ def reason_against(host: StandardEnvoy | None, value: Value) -> str | None:
     return host.unavailable(value.name)
 
 
+def part(block: Any, host: Host) -> Any:
+    """The part of ``block`` that hosts values of ``host``; None where it has none.
+
+    A recurrent mixer stands in for attention: what it adds to the stream is served there.
+    """
+    found = getattr(block, host, None)
+    if found is None and host == "self_attn":
+        return getattr(block, "linear_attn", None)
+    return found
+
+
 def _hosts(model: Standardized, value: Value) -> Iterator[tuple[int, StandardEnvoy | None]]:
     for index, layer in enumerate(model.layers):
-        if value.host == "layer":
-            yield index, layer
-        else:
-            yield index, getattr(layer, value.host, None)
+        yield index, layer if value.host == "layer" else part(layer, value.host)

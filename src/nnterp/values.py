@@ -27,6 +27,9 @@ Queries = Float[Tensor, "batch heads seq qk_head_dim"]
 Keys = Float[Tensor, "batch kv_heads seq qk_head_dim"]
 HeadValues = Float[Tensor, "batch kv_heads seq head_dim"]
 Pattern = Float[Tensor, "batch heads query key"]
+RouterLogits = Float[Tensor, "batch seq experts"]
+ExpertIndices = Int[Tensor, "batch seq top_k"]
+ExpertWeights = Float[Tensor, "batch seq top_k"]
 HeadOutputs = Float[Tensor, "batch seq heads head_dim"]
 
 BOTH: frozenset[Engine] = frozenset({"transformers", "vllm"})
@@ -152,6 +155,28 @@ ATTENTION_HEAD_OUTPUTS = Value(
     "each head's output, before the output projection",
 )
 
+ROUTER_LOGITS = Value(
+    "router_logits",
+    "mlp",
+    _layout(RouterLogits),
+    "the router's linear scores of every expert, before any softmax, sigmoid or correction",
+    writable_on=NEITHER,
+)
+EXPERT_INDICES = Value(
+    "expert_indices",
+    "mlp",
+    _layout(ExpertIndices),
+    "the experts chosen for each token",
+    writable_on=NEITHER,
+)
+EXPERT_WEIGHTS = Value(
+    "expert_weights",
+    "mlp",
+    _layout(ExpertWeights),
+    "the weights the chosen experts' outputs are summed with, in the order of expert_indices",
+    writable_on=NEITHER,
+)
+
 #: Every value, in the order a forward reaches them.
 VALUES: dict[str, Value] = {
     value.name: value
@@ -166,6 +191,9 @@ VALUES: dict[str, Value] = {
         ATTENTION_PROBABILITIES,
         ATTENTION_HEAD_OUTPUTS,
         ATTENTION_OUTPUT,
+        ROUTER_LOGITS,
+        EXPERT_INDICES,
+        EXPERT_WEIGHTS,
         MLP_OUTPUT,
         LAYER_OUTPUT,
         LOGITS,

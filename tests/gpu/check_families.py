@@ -24,7 +24,7 @@ sys.path.insert(0, str(TESTS))
 import torch
 
 import checkpoints
-import readings
+from nnterp.checking import readings
 from nnterp.compare import gap
 
 CLOSE = {"float32": 2e-5, "bfloat16": None}

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import checkpoints
-import readings
 from nnterp import StandardizedTransformer, Unavailable, components
+from nnterp.checking import readings
 from nnterp.compare import gap
 from nnterp.values import VALUES
 

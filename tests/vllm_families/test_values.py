@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import checkpoints
-import readings
+from nnterp.checking import readings
 from nnterp.compare import gap
 from nnterp.values import VALUES
 

@@ -11,7 +11,7 @@ import torch
 
 import checkpoints
 import inplace_norms
-import readings
+from nnterp.checking import readings
 from nnterp.compare import gap
 from nnterp.vllm.rows import RowBatcher
 

@@ -50,5 +50,10 @@ class Live(StandardEnvoy):
 class Layer(Live):
     """A block that takes and returns the residual stream."""
 
+    @property
+    def sums(self) -> bool:
+        """Whether what leaves is what entered and what the block's parts add to it."""
+        return True
+
     layer_input = StandardValue(values.LAYER_INPUT, Argument("hidden_states"))
     layer_output = StandardValue(values.LAYER_OUTPUT, Output())

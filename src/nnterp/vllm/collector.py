@@ -7,7 +7,8 @@ taken for all of the step's requests in one operation, and nothing waits.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from nnsight.intervention.errors import capture_exception
@@ -18,7 +19,7 @@ from ..collecting.gather import Gather
 from ..collecting.selections import Apply, Picked, Selection, Span
 from ..eproperty import StandardEnvoy
 from ..names import Place
-from ..sites import Site
+from ..sites import Joined, Site
 from .parcels import Address
 from .rows import RowBatcher, batched, outside_inference_mode
 from .store import CallersStore
@@ -29,8 +30,9 @@ COLLECT_KEY = "nnterp_collect"
 
 class _Source(NamedTuple):
     place: Place
-    site: Site
+    site: Any
     host: StandardEnvoy
+    is_earlier: bool = False
 
 
 class Collector:
@@ -58,10 +60,17 @@ class Collector:
         self._store = CallersStore(caller, sees_gpu)
         self._gather = Gather(wanted, self._store)
         self._sources: dict[str, list[_Source]] = {}
+        #: What the step had of values that come in two parts, when the earlier came by.
+        self._parts: dict[Place, Tensor] = {}
         for place in wanted:
             host = model.host_of(place.value, place.layer or 0)
-            site = getattr(type(host), place.value.name).site
-            self._sources.setdefault(site.location(host), []).append(_Source(place, site, host))
+            self._expect(_Source(place, getattr(type(host), place.value.name).site, host))
+
+    def _expect(self, source: _Source) -> None:
+        place, site, host, _ = source
+        if isinstance(site, Joined):
+            self._expect(_Source(place, site.earlier, host, is_earlier=True))
+        self._sources.setdefault(site.location(host), []).append(source)
 
     def enter(self, spans: Sequence[Span], a_row_each: bool = False) -> None:
         """A step has these prompts' tokens in its rows, or one row for each prompt's logits."""
@@ -83,19 +92,28 @@ class Collector:
             self.error = capture_exception(error)
 
     def _take(self, source: _Source, content: Any) -> None:
-        place, site, host = source
+        place, site, host, is_earlier = source
         value = place.value
+        if is_earlier:
+            self._parts[place] = site.read(host, content).tensor.clone()
+            return
+        part = self._parts.pop(place) if isinstance(site, Joined) else None
+
+        def here(narrow: Callable[[Tensor], Tensor]) -> Site:
+            return site if part is None else site.given(narrow(part))
 
         def whole(span: Span) -> Tensor:
-            own = self._batcher.narrow(content, [span.start, span.length])
+            group = [span.start, span.length]
+            own = self._batcher.narrow(content, group)
             with outside_inference_mode():
-                reading = site.read(host, own)
+                reading = here(lambda rows: self._batcher.narrow(rows, group)).read(host, own)
                 tensor = reading.tensor if reading.fresh else reading.tensor.clone()
             return batched(tensor, value, host)
 
         def picked(rows: Picked) -> Tensor:
-            own = apply(content, lambda tensor: self._rows(tensor, rows), Tensor)
-            taken = batched(site.read(host, own).tensor, value, host)
+            narrow = partial(self._rows, rows=rows)
+            own = apply(content, narrow, Tensor)
+            taken = batched(here(narrow).read(host, own).tensor, value, host)
             return taken if value.token_axis is None else taken[0].movedim(value.token_axis - 1, 0)
 
         if isinstance(self._gather.wanted[place], Apply):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .. import values
 from ..eproperty import StandardEnvoy, StandardValue
-from ..sites import Argument, FusedInput, FusedOutput, Output
+from ..sites import Argument, FusedInput, FusedOutput, Output, locations
 from .rows import PrivateRows
 from .shared import SharedModule
 
@@ -24,8 +24,8 @@ class Rows(SharedModule, StandardEnvoy):
         taps = self.interleaver.taps
         if reason is not None or not taps:
             return reason
-        location = getattr(type(self), name).site.location(self)
-        if location in taps or not location.endswith((".input", ".output")):
+        needed = locations(getattr(type(self), name).site, self)
+        if all(at in taps or not at.endswith((".input", ".output")) for at in needed):
             return None
         return (
             "this engine replays CUDA graphs, which pass its taps only, and it is none of them; "
@@ -33,14 +33,26 @@ class Rows(SharedModule, StandardEnvoy):
         )
 
 
-class SingleLayer(Rows):
-    """A block that takes and returns the residual stream as one tensor."""
+class VLLMLayer(Rows):
+    """A block, however it passes the residual stream on."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether what leaves is what entered and what the block's parts add to it."""
+        return True
+
+
+class SingleLayer(VLLMLayer):
+    """A block that takes and returns the residual stream as one tensor.
+
+    Or as the first of a pair, the second of which is another matter.
+    """
 
     layer_input = StandardValue(values.LAYER_INPUT, Argument("hidden_states"))
     layer_output = StandardValue(values.LAYER_OUTPUT, Output())
 
 
-class FusedLayer(Rows):
+class FusedLayer(VLLMLayer):
     """A block that takes and returns the residual stream as two addends."""
 
     layer_input = StandardValue(values.LAYER_INPUT, FusedInput())

@@ -1,10 +1,11 @@
-"""The MLP of a vLLM block."""
+"""The MLP of a vLLM block, dense or a mixture of experts."""
 
 from __future__ import annotations
 
 from .. import values
 from ..eproperty import StandardValue
-from ..sites import Output
+from ..routing import DENSE, RouterLogits, router_of
+from ..sites import Nowhere, Output
 from .layer import Rows
 
 
@@ -12,3 +13,15 @@ class Mlp(Rows):
     """An MLP whose output is what it adds to the residual stream."""
 
     mlp_output = StandardValue(values.MLP_OUTPUT, Output())
+    router_logits = StandardValue(values.ROUTER_LOGITS, RouterLogits())
+    expert_indices = StandardValue(values.EXPERT_INDICES, Nowhere())
+    expert_weights = StandardValue(values.EXPERT_WEIGHTS, Nowhere())
+
+    def unavailable(self, name: str) -> str | None:
+        if name == values.MLP_OUTPUT.name:
+            return super().unavailable(name)
+        if router_of(self._module) is None:
+            return DENSE
+        if name != values.ROUTER_LOGITS.name:
+            return "vLLM's kernel chooses the experts and sums their outputs out of sight"
+        return super().unavailable(name)

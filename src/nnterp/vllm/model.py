@@ -26,7 +26,7 @@ from ..collecting.selections import Selection
 from ..eproperty import StandardValue
 from ..names import Place, places
 from ..saves import warn_of_unnamed
-from ..sites import Handoff, NextTokenProbabilities
+from ..sites import Handoff, NextTokenProbabilities, locations
 from ..standardized import BAR_FROM, Standardized, read_config
 from . import homecoming, preflight
 from .by_name import ByNameInterleaver, persistent_id
@@ -140,7 +140,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
                 continue
             for place in places(tap, tree.num_layers):
                 host = require_served(tree, place)
-                resolved.append(getattr(type(host), place.value.name).site.location(host))
+                resolved += locations(getattr(type(host), place.value.name).site, host)
         # Logits are handed over after the forward, by no graph.
         found = tuple(dict.fromkeys(at for at in resolved if not at.endswith(".logits")))
         if not found:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..eproperty import Serving, StandardEnvoy
 from ..errors import Unavailable
-from ..sites import Site
+from ..sites import Completed, Site
 from ..values import Engine, Value
 from .thread_state import State, state
 
@@ -95,7 +95,8 @@ class PrivateRows(Serving):
     live = False
 
     def serve(self, site: Site, value: Value, host: StandardEnvoy, arrived: Any) -> Tensor:
-        if type(arrived) is Step:
+        # A completed site holds rows of this request alone.
+        if type(arrived) is Step and type(site) is not Completed:
             piece = arrived.piece(site, value, host)
             if piece is not None:
                 return piece

@@ -1,0 +1,183 @@
+"""``nnterp check``: load checkpoints, look at every value, and say whether all is well."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from ..standardized import read_config
+from ..values import VALUES, Engine
+from .findings import Findings, examine
+from .verdict import CLOSE, Line, between, on_its_own
+
+ENGINES: tuple[Engine, ...] = ("transformers", "vllm")
+PROMPT = "The Eiffel Tower is in the city of"
+
+#: What the lines of a kind are called in the report.
+_TITLES = {
+    "identity": "input + attention + mlp = output",
+    "stream": "a block's output enters the next",
+    "projection": "the last stream projected is the logits",
+    "effect": "an edit changes the logits",
+    "decoded": "the next token's own step",
+    "support": "support() says what happens",
+    "overwritten": "what was read stays as it was",
+}
+
+
+def load(path: str, engine: Engine, device: str, dtype: str, tokens: int, **arguments: Any) -> Any:
+    """The checkpoint at ``path`` on ``engine``, just large enough for ``tokens``."""
+    if engine == "transformers":
+        from ..transformer import StandardizedTransformer
+
+        return StandardizedTransformer(
+            path,
+            dispatch=True,
+            device=device,
+            dtype=getattr(torch, dtype),
+            attn_implementation="eager",
+            **arguments,
+        )
+    from ..vllm.model import StandardizedVLLM
+
+    return StandardizedVLLM(
+        path,
+        dispatch=True,
+        dtype=dtype,
+        max_model_len=max(64, tokens + 8),
+        kv_cache_memory_bytes=200_000_000,
+        **arguments,
+    )
+
+
+def check(
+    path: str,
+    engines: Sequence[Engine] = ENGINES,
+    *,
+    prompt: str | Sequence[int] = PROMPT,
+    device: str = "cpu",
+    dtype: str = "float32",
+    family: str | None = None,
+    both_ways: bool = False,
+    progress: bool = True,
+) -> tuple[list[Findings], list[Line]]:
+    """Examine a checkpoint on one engine or both.
+
+    Args:
+        path: A hub id or a checkpoint's folder.
+        engines: Which; transformers goes first, whose classes vLLM may change.
+        prompt: A text, or token ids.
+        device: Where transformers runs; vLLM knows for itself.
+        dtype: Of both. Below float32 two engines differ by its rounding.
+        family: A family to use in place of the checkpoint's own.
+        both_ways: Whether each value is edited in both ways; otherwise in one.
+        progress: Whether to show a bar.
+
+    Returns:
+        The findings of each engine, and everything that was held against something.
+    """
+    ids = prompt if not isinstance(prompt, str) else _ids(path, prompt)
+    found: list[Findings] = []
+    for engine in sorted(engines):
+        model = load(path, engine, device, dtype, len(ids), family=family)
+        with tqdm(desc=f"editing on {engine}", unit="edit", disable=not progress) as bar:
+            found.append(examine(model, ids, both_ways, bar.update))
+        del model
+        gc.collect()
+    lines = [line for own in found for line in on_its_own(own)]
+    if len(found) == 2:
+        lines += between(found[1], found[0])
+    return found, lines
+
+
+def _ids(path: str, text: str) -> list[int]:
+    """``text`` as the checkpoint's tokens; without a tokenizer, as so many arbitrary ones."""
+    from transformers import AutoTokenizer
+
+    config = read_config(path, {}).get_text_config(decoder=True)
+    if Path(path).is_dir() and not list(Path(path).glob("tokenizer*")):
+        return [5 + 37 * place % (config.vocab_size - 5) for place in range(len(text))]
+    return AutoTokenizer.from_pretrained(path)(text)["input_ids"]
+
+
+def report(found: Sequence[Findings], lines: Sequence[Line]) -> Iterable[str]:
+    """The findings as a table a person reads, the worst of each kind a row."""
+    blocks = found[0].num_layers
+    yield f"{'':34} {'worst':>9}  at"
+    for name in VALUES:
+        own = [line for line in lines if line.kind == "value" and _name(line.key) == name]
+        edited = [line for line in lines if line.kind == "edit" and _name(line.key) == name]
+        served = [f for f in found if any(_name(key) == name for key in f.values)]
+        if (not own and len(found) == 2) or not served:
+            yield f"{name:34} {'-':>9}  {_why(found, name)}"
+            continue
+        yield _row(name, own, blocks) if own else f"{name:34} {'served':>9}"
+        if edited:
+            yield _row("  after an edit of it", edited, blocks)
+    for kind, title in _TITLES.items():
+        own = [line for line in lines if line.kind == kind]
+        if own:
+            yield _row(title, own, blocks)
+    for line in lines:
+        if not line.passed:
+            size = f"{line.size:.1e}, not {'above' if line.kind == 'effect' else 'below'}"
+            yield f"FAILED {line.kind} {line.key}: {line.note or f'{size} {line.limit:.0e}'}"
+
+
+def _name(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _row(title: str, lines: Sequence[Line], blocks: int) -> str:
+    least = lines[0].kind == "effect"
+    worst = (min if least else max)(lines, key=lambda line: line.size)
+    failed = sum(not line.passed for line in lines)
+    note = f"{failed} of {len(lines)} FAILED" if failed else f"all {len(lines)}"
+    return f"{title:34} {worst.size:9.1e}  {worst.key:32} {note}"
+
+
+def _why(found: Sequence[Findings], name: str) -> str:
+    reasons = [
+        f"{own.engine}: {reason.splitlines()[0]}"
+        for own in found
+        for key, reason in own.missing.items()
+        if _name(key) == name
+    ]
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def run(
+    models: Sequence[str],
+    engines: Sequence[Engine],
+    prompt: str,
+    device: str | None,
+    dtype: str,
+    family: str | None,
+) -> int:
+    """Check and report; 0 where everything holds."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    failed = 0
+    for path in models:
+        began = time.perf_counter()
+        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        found, lines = check(path, engines, prompt=prompt, device=where, dtype=dtype, family=family)
+        print(f"\n{path}: {', '.join(own.family for own in found)}; {dtype} on {where}")
+        for text in report(found, lines):
+            print(text)
+        wrong = sum(not line.passed for line in lines)
+        values = len([line for line in lines if line.kind == "value"])
+        verdict = "holds" if not wrong else f"{wrong} FAILED"
+        print(
+            f"{path}: {verdict} ({len(lines)} comparisons, {values} values within "
+            f"{CLOSE:.0e}, {time.perf_counter() - began:.0f} s)"
+        )
+        failed += bool(wrong)
+    return min(failed, 99)

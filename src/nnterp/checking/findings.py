@@ -1,0 +1,84 @@
+"""What one engine serves of one checkpoint, and what editing it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..support import part
+from . import readings
+
+
+@dataclass
+class Findings:
+    """What was read off one engine.
+
+    Attributes:
+        engine: Which.
+        family: The module of the family in use.
+        num_layers: The blocks.
+        values: Every value served, by ``name`` or ``block.name``.
+        edits: The logits after each edit, by ``way.block.name``, and without, by ``clean``.
+        decoded: What the next token's own step serves.
+        missing: Why a value is not served, by ``block.name``, block -1 for the model's own.
+        absent: The parts that blocks do not have: ``(block, "self_attn" or "mlp")``.
+        unsummed: The blocks whose output is not the sum of their input and what they add.
+        misreported: Where `support()` is not what happens.
+        overwritten: The values that changed after they were read.
+    """
+
+    engine: str
+    family: str
+    num_layers: int
+    values: dict[str, Tensor]
+    edits: dict[str, Tensor] = field(default_factory=dict)
+    decoded: dict[str, Tensor] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    absent: set[tuple[int, str]] = field(default_factory=set)
+    unsummed: set[int] = field(default_factory=set)
+    misreported: list[str] = field(default_factory=list)
+    overwritten: list[str] = field(default_factory=list)
+
+
+def examine(
+    model: Any,
+    prompt: Sequence[int],
+    both_ways: bool = True,
+    advance: Callable[[], Any] = int,
+) -> Findings:
+    """Everything ``model`` serves of ``prompt``.
+
+    Args:
+        model: A loaded model, of either engine.
+        prompt: Token ids.
+        both_ways: Whether each value is edited in both ways; otherwise in one.
+        advance: Called after each edit.
+    """
+    found = readings.values(model, prompt)
+    following = int(found["logits"].argmax())
+    support = model.support()
+    return Findings(
+        engine=model.serving.engine,
+        family=getattr(model.family, "__name__", repr(model.family)),
+        num_layers=model.num_layers,
+        values=found,
+        edits=readings.edits(model, prompt, both_ways, advance),
+        decoded=readings.decoded(model, prompt, following),
+        missing={
+            f"{block}.{name}": reason
+            for name, row in support.items()
+            for block, reason in row.reasons.items()
+        },
+        absent={
+            (index, host)
+            for index, block in enumerate(model.layers)
+            for host in ("self_attn", "mlp")
+            if part(block, host) is None
+        },
+        unsummed={index for index, block in enumerate(model.layers) if not block.sums},
+        misreported=readings.refusals(model, prompt),
+        overwritten=readings.overwritten(model, prompt) if not model.serving.live else [],
+    )

@@ -1,0 +1,186 @@
+"""Every value of a model, and what editing each does to its logits, on either engine.
+
+The blocks below are the whole point: they are written once and run unchanged on
+transformers and on vLLM, and the tests compare what comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import nnsight
+import torch
+from torch import Tensor
+
+from ..values import VALUES, Value
+
+#: Values an edit of which the two engines can be compared on.
+EDITABLE = tuple(
+    value.name
+    for value in VALUES.values()
+    if value.writable_on == {"transformers", "vllm"} and value.name != "logits"
+)
+
+BLOCK_VALUES = tuple(value for value in VALUES.values() if value.host != "model")
+
+
+def one_step(model: Any, prompt: Sequence[int], tokens: int = 1) -> tuple[Any, dict[str, Any]]:
+    """The trace arguments for ``tokens`` deterministic steps on ``model``'s engine."""
+    if model.serving.engine == "vllm":
+        settings = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True}
+        return list(prompt), settings
+    return torch.tensor([list(prompt)], device=model.device), {}
+
+
+def served(model: Any) -> list[tuple[int, Value]]:
+    """Every value a block serves, with the block, in the order the forward reaches them."""
+    support = model.support()
+    return [
+        (block, value)
+        for block in range(model.num_layers)
+        for value in BLOCK_VALUES
+        if block in support[value.name].blocks
+    ]
+
+
+def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
+    """Every value that the model serves, by ``name`` or ``block.name``, and a projection."""
+    tokens, arguments = one_step(model, prompt)
+    places = served(model)
+    with torch.no_grad(), model.trace(tokens, **arguments):
+        seen = nnsight.save({})
+        seen["input_ids"] = model.input_ids
+        seen["token_embeddings"] = model.token_embeddings
+        for index, value in places:
+            seen[f"{index}.{value.name}"] = getattr(model.host_of(value, index), value.name)
+        seen["projected"] = model.project_on_vocab(seen[f"{index}.layer_output"][:, -1:])
+        seen["logits"] = model.logits[:, -1:]
+        seen["next_token_probs"] = model.next_token_probs
+    return {name: tensor.detach().cpu() for name, tensor in seen.items()}
+
+
+def decoded(model: Any, prompt: Sequence[int], following: int) -> dict[str, Tensor]:
+    """What the step after the prompt serves of its one token, ``following``."""
+    if model.serving.engine == "transformers":
+        # Without a cache, whose layout is a family's own affair.
+        last: dict[str, Tensor] = {}
+        for key, tensor in values(model, [*prompt, following]).items():
+            name = key.rpartition(".")[2]
+            if _one_row_a_token(name):
+                last[key] = tensor.narrow(VALUES[name].token_axis or 0, -1, 1)
+        return last
+    places = [(index, value) for index, value in served(model) if _one_row_a_token(value.name)]
+    tokens, arguments = one_step(model, prompt, tokens=2)
+    with torch.no_grad(), model.trace(tokens, **arguments) as tracer:
+        seen = nnsight.save({})
+        for _ in tracer.iter[1]:
+            for index, value in places:
+                seen[f"{index}.{value.name}"] = getattr(model.host_of(value, index), value.name)
+            seen["logits"] = model.logits
+    return {name: tensor.cpu() for name, tensor in seen.items()}
+
+
+def _one_row_a_token(name: str) -> bool:
+    value = VALUES.get(name)
+    return value is not None and value.token_axis is not None and "key" not in value.axes
+
+
+def refusals(model: Any, prompt: Sequence[int]) -> list[str]:
+    """What `support()` refuses that is served all the same, or refused in other words."""
+    tokens, arguments = one_step(model, prompt)
+    wrong: list[str] = []
+    for name, row in model.support().items():
+        seen: set[str] = set()
+        for block, reason in row.reasons.items():
+            try:
+                host = model.host_of(VALUES[name], block) if block >= 0 else model
+            except AttributeError:
+                host = None
+            if host is None or reason in seen or not hasattr(type(host), name):
+                continue
+            seen.add(reason)
+            try:
+                with torch.no_grad(), model.trace(tokens, **arguments):
+                    nothing = getattr(host, name).save()
+            except Exception as error:
+                if reason not in str(error) or "Unavailable" not in f"{type(error)}{error}":
+                    wrong.append(f"{block}.{name} fails otherwise than it says: {error}")
+            else:
+                assert nothing is not None
+                wrong.append(f"{block}.{name} is served, and said not to be: {reason}")
+    return wrong
+
+
+def overwritten(model: Any, prompt: Sequence[int]) -> list[str]:
+    """The values that, kept as they were read, are not what they were when they were read."""
+    tokens, arguments = one_step(model, prompt)
+    places = served(model)
+    with torch.no_grad(), model.trace(tokens, **arguments):
+        kept, copies = nnsight.save({}), nnsight.save({})
+        kept["token_embeddings"] = model.token_embeddings
+        copies["token_embeddings"] = kept["token_embeddings"].clone()
+        for index, value in places:
+            tensor = getattr(model.host_of(value, index), value.name)
+            kept[f"{index}.{value.name}"] = tensor
+            copies[f"{index}.{value.name}"] = tensor.clone()
+        kept["logits"] = model.logits
+        copies["logits"] = kept["logits"].clone()
+    return [name for name, tensor in kept.items() if not torch.equal(tensor, copies[name])]
+
+
+def clean_logits(model: Any, prompt: Sequence[int]) -> Tensor:
+    tokens, arguments = one_step(model, prompt)
+    with torch.no_grad(), model.trace(tokens, **arguments):
+        logits = model.logits[:, -1:].save()
+    return logits.cpu()
+
+
+def edited_in_place(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor:
+    """The logits after doubling, in place, half the features at every other position.
+
+    Half of them, because the norms that follow would undo a change of scale.
+    """
+    tokens, arguments = one_step(model, prompt)
+    host = model.host_of(VALUES[name], layer)
+    seq = VALUES[name].axes.index("seq")
+    with torch.no_grad(), model.trace(tokens, **arguments):
+        tensor = getattr(host, name)
+        tensor.movedim(seq, 0)[1::2, ..., ::2] *= 2
+        logits = model.logits[:, -1:].save()
+    return logits.cpu()
+
+
+def assigned(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor:
+    """The logits after replacing the value by its mirror image along the last axis."""
+    tokens, arguments = one_step(model, prompt)
+    host = model.host_of(VALUES[name], layer)
+    with torch.no_grad(), model.trace(tokens, **arguments):
+        setattr(host, name, getattr(host, name).flip(-1))
+        logits = model.logits[:, -1:].save()
+    return logits.cpu()
+
+
+def edits(
+    model: Any, prompt: Sequence[int], both_ways: bool = True, advance: Callable[[], Any] = int
+) -> dict[str, Tensor]:
+    """The logits after each edit, by ``way.layer.name``, and unedited, by ``clean``.
+
+    Args:
+        model: The model.
+        prompt: Token ids.
+        both_ways: Whether every value is both edited in place and replaced; otherwise the
+            way alternates from block to block.
+        advance: Called after each.
+    """
+    found = {"clean": clean_logits(model, prompt)}
+    places = [(0, VALUES["token_embeddings"])]
+    places += [(index, value) for index, value in served(model) if value.name in EDITABLE]
+    for number, (layer, value) in enumerate(places):
+        if both_ways or (number + layer) % 2 == 0:
+            key = f"in_place.{layer}.{value.name}"
+            found[key] = edited_in_place(model, prompt, value.name, layer)
+        if both_ways or (number + layer) % 2:
+            found[f"assigned.{layer}.{value.name}"] = assigned(model, prompt, value.name, layer)
+        advance()
+    return found

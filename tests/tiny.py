@@ -1,0 +1,1051 @@
+"""The tiny checkpoints, a row each: a ``model_type`` and the config that makes it tell.
+
+Two blocks, 64 wide, heads of 32, a vocabulary of 256 bytes, windows shorter than the prompt,
+multipliers that are not 1: a feature that changes nothing could be left out unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The values of every config that has them, where its row says nothing else.
+GENERIC: Mapping[str, Any] = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "sliding_window": 8,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "initializer_range": 0.1,
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One checkpoint.
+
+    Attributes:
+        model_type: The family.
+        config: Its config's values beside the generic ones.
+        without: The generic values it does without.
+        patch: What is written to its config.json all the same, because vLLM reads it there
+            and transformers does not save it.
+        architectures: What its config.json calls its architecture, where that is not what
+            transformers does.
+        attention: The transformers attention it is held against.
+        not_on_vllm: Why it is held against transformers alone.
+        limits: How far a value may be from transformers', and why, where that is further
+            than rounding; by its name, or by ``edit`` or ``decoded`` for all of those.
+    """
+
+    model_type: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    patch: Mapping[str, Any] = field(default_factory=dict)
+    architectures: tuple[str, ...] = ()
+    attention: str = "eager"
+    not_on_vllm: str = ""
+    limits: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+
+
+TINY: Mapping[str, Tiny] = {
+    "llama": Tiny("llama", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "mistral": Tiny("mistral", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "mixtral": Tiny("mixtral", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "qwen2": Tiny("qwen2"),
+    "qwen3": Tiny("qwen3", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "gemma": Tiny("gemma", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "phi3": Tiny("phi3"),
+    "granite": Tiny(
+        "granite",
+        {
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "olmo": Tiny("olmo"),
+    "olmo2": Tiny("olmo2"),
+    "glm": Tiny("glm"),
+    "starcoder2": Tiny("starcoder2"),
+    "smollm3": Tiny("smollm3"),
+    "arcee": Tiny("arcee"),
+    "seed_oss": Tiny("seed_oss"),
+    "helium": Tiny("helium"),
+    "ministral3": Tiny(
+        "ministral3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1000000.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            }
+        },
+    ),
+    "gemma2": Tiny(
+        "gemma2",
+        {
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 10.0,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "gemma3_text": Tiny(
+        "gemma3_text",
+        {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "gemma3_text_untied": Tiny(
+        "gemma3_text",
+        {
+            "query_pre_attn_scalar": 16,
+            "final_logit_softcapping": 10.0,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gemma3n_text": Tiny(
+        "gemma3n_text",
+        {
+            "num_hidden_layers": 4,
+            "intermediate_size": [128, 128, 128, 128],
+            "layer_types": [
+                "sliding_attention",
+                "full_attention",
+                "sliding_attention",
+                "full_attention",
+            ],
+            "vocab_size_per_layer_input": 256,
+            "hidden_size_per_layer_input": 32,
+            "num_kv_shared_layers": 2,
+            "laurel_rank": 16,
+            "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
+            "head_dim": 32,
+        },
+        not_on_vllm="vLLM leaves out the embeddings of each layer",
+    ),
+    "gemma4_text": Tiny(
+        "gemma4_text",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": [
+                "sliding_attention",
+                "full_attention",
+                "sliding_attention",
+                "full_attention",
+            ],
+            "vocab_size_per_layer_input": 256,
+            "hidden_size_per_layer_input": 32,
+            "num_kv_shared_layers": 2,
+            "head_dim": 32,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "global_head_dim": 64,
+        },
+        without=("num_experts", "moe_intermediate_size", "num_experts_per_tok"),
+    ),
+    "gemma4_text_moe": Tiny(
+        "gemma4_text",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "vocab_size_per_layer_input": 256,
+            "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 0,
+            "head_dim": 32,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 64,
+            "global_head_dim": 64,
+        },
+    ),
+    "qwen2_moe": Tiny(
+        "qwen2_moe", {"shared_expert_intermediate_size": 64, "decoder_sparse_step": 1}
+    ),
+    "qwen3_moe": Tiny("qwen3_moe", {"decoder_sparse_step": 1, "mlp_only_layers": [0]}),
+    "olmo3": Tiny("olmo3", {"layer_types": ["sliding_attention", "full_attention"]}),
+    "olmoe": Tiny("olmoe", {"intermediate_size": 64}),
+    "gpt2": Tiny(
+        "gpt2",
+        {
+            "n_positions": 128,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 2,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+        ),
+    ),
+    "gptj": Tiny(
+        "gptj",
+        {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2, "rotary_dim": 16},
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+        ),
+    ),
+    "gpt_neox": Tiny("gpt_neox", {"num_attention_heads": 2}),
+    "gpt_neox_sequential": Tiny(
+        "gpt_neox", {"num_attention_heads": 2, "use_parallel_residual": False}
+    ),
+    "gpt_bigcode": Tiny(
+        "gpt_bigcode",
+        {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2, "n_inner": 128},
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+            "intermediate_size",
+        ),
+    ),
+    "gpt_oss": Tiny(
+        "gpt_oss",
+        {
+            "intermediate_size": 64,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 2.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 64,
+                "rope_theta": 150000.0,
+            },
+        },
+    ),
+    "opt": Tiny(
+        "opt", {"ffn_dim": 128, "num_attention_heads": 2, "word_embed_proj_dim": 64, "dropout": 0.0}
+    ),
+    "opt_post_norm": Tiny(
+        "opt",
+        {
+            "ffn_dim": 128,
+            "num_attention_heads": 2,
+            "word_embed_proj_dim": 32,
+            "dropout": 0.0,
+            "do_layer_norm_before": False,
+        },
+    ),
+    "bloom": Tiny(
+        "bloom", {"n_layer": 2, "n_head": 2}, without=("num_hidden_layers", "num_attention_heads")
+    ),
+    "falcon": Tiny(
+        "falcon",
+        {
+            "num_attention_heads": 2,
+            "multi_query": True,
+            "parallel_attn": True,
+            "num_kv_heads": 1,
+            "ffn_hidden_size": 256,
+        },
+    ),
+    "falcon_new": Tiny(
+        "falcon",
+        {
+            "num_attention_heads": 2,
+            "num_kv_heads": 1,
+            "new_decoder_architecture": True,
+            "parallel_attn": True,
+            "ffn_hidden_size": 256,
+        },
+    ),
+    "stablelm": Tiny(
+        "stablelm", {"num_attention_heads": 2, "num_key_value_heads": 1, "use_qkv_bias": True}
+    ),
+    "stablelm_parallel": Tiny(
+        "stablelm",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "use_parallel_residual": True,
+            "qk_layernorm": True,
+        },
+    ),
+    "phi": Tiny("phi", {"num_attention_heads": 2, "num_key_value_heads": 2}),
+    "phimoe": Tiny(
+        "phimoe",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "input_jitter_noise": 0.0,
+            "router_jitter_noise": 0.01,
+            "attention_bias": True,
+            "lm_head_bias": True,
+        },
+        architectures=("PhiMoEForCausalLM",),
+    ),
+    "cohere": Tiny(
+        "cohere", {"num_attention_heads": 2, "num_key_value_heads": 1, "use_qk_norm": True}
+    ),
+    "cohere2": Tiny("cohere2", {"layer_types": ["sliding_attention", "full_attention"]}),
+    "cohere2_moe": Tiny(
+        "cohere2_moe",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+    ),
+    "granitemoe": Tiny(
+        "granitemoe",
+        {
+            "intermediate_size": 64,
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "granitemoeshared": Tiny(
+        "granitemoeshared",
+        {
+            "intermediate_size": 64,
+            "shared_intermediate_size": 64,
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "granite_swa": Tiny(
+        "granite_swa",
+        {
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "layer_rope_theta": [10000.0, 0.0],
+        },
+    ),
+    "granitemoe_swa": Tiny(
+        "granitemoe_swa",
+        {
+            "intermediate_size": 64,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "layer_rope_theta": [10000.0, 10000.0],
+            "shared_intermediate_size": 64,
+        },
+    ),
+    "granitemoehybrid": Tiny(
+        "granitemoehybrid",
+        {
+            "intermediate_size": 64,
+            "shared_intermediate_size": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mamba_n_heads": 4,
+            "mamba_d_state": 16,
+            "mamba_d_head": 32,
+            "mamba_chunk_size": 32,
+            "residual_multiplier": 0.5,
+        },
+    ),
+    "granitemoehybrid_attn": Tiny(
+        "granitemoehybrid",
+        {
+            "intermediate_size": 64,
+            "shared_intermediate_size": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "layer_types": ["full_attention", "full_attention"],
+            "mamba_n_heads": 4,
+            "mamba_d_state": 16,
+            "mamba_d_head": 32,
+            "mamba_chunk_size": 32,
+            "residual_multiplier": 0.5,
+        },
+    ),
+    "nemotron": Tiny("nemotron", {"num_key_value_heads": 2}),
+    "exaone4": Tiny(
+        "exaone4",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "exaone_moe": Tiny(
+        "exaone_moe",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "glm4": Tiny("glm4"),
+    "glm4_moe": Tiny(
+        "glm4_moe",
+        {
+            "first_k_dense_replace": 1,
+            "use_qk_norm": True,
+            "num_nextn_predict_layers": 0,
+            "attention_bias": True,
+        },
+        patch={"head_dim": 32},
+    ),
+    "glm4_moe_lite": Tiny(
+        "glm4_moe_lite",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "mlp_layer_types": ["dense", "sparse"],
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
+        without=("head_dim",),
+        patch={"first_k_dense_replace": 1},
+    ),
+    "minicpm3": Tiny(
+        "minicpm3",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 32,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 32,
+            "v_head_dim": 32,
+            "dim_model_base": 32,
+            "head_dim": 32,
+        },
+    ),
+    "longcat_flash": Tiny(
+        "longcat_flash",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "num_layers": 2,
+            "ffn_hidden_size": 128,
+            "expert_ffn_hidden_size": 64,
+            "moe_topk": 2,
+            "zero_expert_num": 2,
+            "head_dim": 64,
+        },
+        without=("num_hidden_layers",),
+        patch={
+            "zero_expert_type": "identity",
+            "mla_scale_q_lora": True,
+            "mla_scale_kv_lora": True,
+            "router_bias": False,
+        },
+        not_on_vllm="vLLM does not find the experts of a checkpoint that transformers 5 saved",
+    ),
+    "axk1": Tiny(
+        "axk1",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "first_k_dense_replace": 0,
+            "n_shared_experts": 1,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
+        without=("head_dim",),
+    ),
+    "llama4_text": Tiny(
+        "llama4_text",
+        {
+            "intermediate_size": 64,
+            "intermediate_size_mlp": 128,
+            "num_experts_per_tok": 1,
+            "moe_layers": [1],
+            "layer_types": ["chunked_attention", "full_attention"],
+            "no_rope_layers": [1, 0],
+            "attention_chunk_size": 128,
+            "interleave_moe_layer_step": 2,
+        },
+    ),
+    "ernie4_5": Tiny("ernie4_5", {"num_attention_heads": 2, "num_key_value_heads": 1}),
+    "ernie4_5_moe": Tiny(
+        "ernie4_5_moe",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "moe_k": 2,
+            "moe_num_experts": 4,
+            "moe_num_shared_experts": 1,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 1,
+        },
+    ),
+    "hyperclovax": Tiny(
+        "hyperclovax",
+        {
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "apertus": Tiny(
+        "apertus",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
+    "afmoe": Tiny(
+        "afmoe",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_dense_layers": 1,
+            "num_shared_experts": 1,
+            "mup_enabled": True,
+        },
+        patch={"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
+    ),
+    "hy_v3": Tiny(
+        "hy_v3",
+        {"mlp_layer_types": ["dense", "sparse"]},
+        patch={
+            "first_k_dense_replace": 1,
+            "qk_norm": True,
+            "route_norm": True,
+            "moe_router_use_sigmoid": True,
+            "expert_hidden_dim": 64,
+        },
+    ),
+    "minimax_m2": Tiny(
+        "minimax_m2",
+        {"intermediate_size": 64, "rotary_dim": 16},
+        patch={
+            "scoring_func": "sigmoid",
+            "use_routing_bias": True,
+            "rotary_dim": 16,
+            "attn_type_list": [1, 1],
+            "num_mtp_modules": 0,
+        },
+        not_on_vllm="vLLM's CPU router serves softmax scores only",
+    ),
+    "laguna": Tiny(
+        "laguna",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_attention_heads_per_layer": [2, 4],
+            "mlp_layer_types": ["dense", "sparse"],
+            "shared_expert_intermediate_size": 64,
+        },
+        not_on_vllm="vLLM's CPU router serves softmax scores only",
+    ),
+    "mimo_v2_flash": Tiny(
+        "mimo_v2_flash",
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "v_head_dim": 32,
+        },
+        patch={
+            "hybrid_layer_pattern": [0, 1],
+            "moe_layer_freq": [0, 1],
+            "swa_head_dim": 32,
+            "swa_v_head_dim": 32,
+            "swa_num_attention_heads": 2,
+            "swa_num_key_value_heads": 2,
+            "sliding_window_size": 8,
+            "layernorm_epsilon": 1e-05,
+            "swa_rope_theta": 10000.0,
+            "rope_theta": 5000000.0,
+            "partial_rotary_factor": 0.334,
+            "add_swa_attention_sink_bias": True,
+        },
+    ),
+    "dbrx": Tiny(
+        "dbrx",
+        {
+            "d_model": 64,
+            "n_heads": 2,
+            "n_layers": 2,
+            "max_seq_len": 128,
+            "vocab_size": 256,
+            "attn_config": {"kv_n_heads": 1, "clip_qkv": 8.0, "rope_theta": 10000.0},
+            "ffn_config": {
+                "hidden_size": 64,
+                "ffn_hidden_size": 64,
+                "moe_num_experts": 4,
+                "moe_top_k": 2,
+            },
+        },
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "intermediate_size",
+        ),
+        not_on_vllm="vLLM does not find the experts of a checkpoint that transformers 5 saved",
+    ),
+    "hrm_text": Tiny(
+        "hrm_text",
+        {"num_layers_per_stack": 2, "H_cycles": 2, "L_cycles": 2, "prefix_lm": False},
+        without=("num_hidden_layers",),
+        not_on_vllm="vLLM's prefill looks both ways",
+    ),
+    "mamba": Tiny(
+        "mamba",
+        {"state_size": 16, "time_step_rank": 4, "expand": 2, "intermediate_size": 128},
+        not_on_vllm="vLLM's CPU build lacks selective_scan_fwd",
+    ),
+    "falcon_mamba": Tiny(
+        "falcon_mamba",
+        {"state_size": 16, "time_step_rank": 4, "expand": 2, "intermediate_size": 128},
+        not_on_vllm="vLLM's CPU build lacks selective_scan_fwd",
+    ),
+    "mamba2": Tiny(
+        "mamba2",
+        {
+            "num_heads": 4,
+            "head_dim": 32,
+            "state_size": 16,
+            "expand": 2,
+            "n_groups": 1,
+            "chunk_size": 32,
+        },
+    ),
+    "jamba": Tiny(
+        "jamba",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+        not_on_vllm="vLLM's CPU build lacks selective_scan_fwd",
+    ),
+    "falcon_h1": Tiny(
+        "falcon_h1",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "mamba_d_ssm": 64,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 16,
+            "mamba_d_state": 16,
+            "mamba_chunk_size": 32,
+            "key_multiplier": 0.5,
+            "attention_out_multiplier": 0.7,
+            "mlp_multipliers": [0.8, 0.9],
+        },
+    ),
+    "lfm2": Tiny(
+        "lfm2",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "block_auto_adjust_ff_dim": False,
+            "layer_types": ["conv", "full_attention"],
+            "full_attn_idxs": [1],
+        },
+        patch={
+            "conv_dim": 64,
+            "block_dim": 64,
+            "block_ff_dim": 128,
+            "block_mlp_init_scale": 1.0,
+            "conv_dim_out": 64,
+            "block_use_swiglu": True,
+            "block_auto_adjust_ff_dim": False,
+        },
+        not_on_vllm="vLLM's CPU rotary kernel is wrong for it",
+    ),
+    "lfm2_moe": Tiny(
+        "lfm2_moe",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "num_dense_layers": 1,
+            "layer_types": ["conv", "full_attention"],
+        },
+        not_on_vllm="vLLM's CPU rotary kernel is wrong for it",
+    ),
+    "qwen3_next": Tiny(
+        "qwen3_next",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "shared_expert_intermediate_size": 64,
+        },
+        not_on_vllm="vLLM's CPU kernel for it runs in bfloat16 only",
+    ),
+    "qwen3_5_text": Tiny(
+        "qwen3_5_text",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+        },
+        not_on_vllm="vLLM's CPU build has no Triton for it",
+    ),
+    "qwen3_5_moe_text": Tiny(
+        "qwen3_5_moe_text",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "shared_expert_intermediate_size": 64,
+        },
+        not_on_vllm="vLLM's CPU build has no Triton for it",
+    ),
+    "olmo_hybrid": Tiny(
+        "olmo_hybrid",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+        },
+        not_on_vllm="vLLM's CPU build has no Triton for it",
+    ),
+    "nemotron_h": Tiny(
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+            "ssm_state_size": 16,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 32,
+            "n_groups": 1,
+            "chunk_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+        },
+        without=("num_hidden_layers",),
+        not_on_vllm="vLLM's CPU build has no mixture without a gate",
+    ),
+    "zamba2": Tiny(
+        "zamba2",
+        {
+            "layers_block_type": ["linear_attention", "hybrid"],
+            "mamba_d_state": 16,
+            "n_mamba_heads": 4,
+            "chunk_size": 32,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "adapter_rank": 8,
+        },
+        without=("head_dim",),
+    ),
+    "cwm": Tiny(
+        "cwm",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
+    "flex_olmo": Tiny("flex_olmo"),
+    "hunyuan_v1_dense": Tiny("hunyuan_v1_dense"),
+    "hunyuan_v1_moe": Tiny("hunyuan_v1_moe", {"moe_topk": 2}),
+    "jais2": Tiny("jais2"),
+    "mellum": Tiny(
+        "mellum",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+    ),
+    "vaultgemma": Tiny(
+        "vaultgemma",
+        {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "ministral": Tiny("ministral", {"layer_types": ["sliding_attention", "full_attention"]}),
+    "mpt": Tiny(
+        "mpt",
+        {"d_model": 64, "n_heads": 2, "n_layers": 2, "max_seq_len": 128, "vocab_size": 256},
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+        ),
+        not_on_vllm="vLLM removed its definition after 0.28",
+    ),
+    "dots1": Tiny("dots1", {"first_k_dense_replace": 1, "n_shared_experts": 1}),
+    "bitnet": Tiny("bitnet"),
+    "nanochat": Tiny("nanochat"),
+    "persimmon": Tiny("persimmon", {"num_attention_heads": 2}),
+    "biogpt": Tiny("biogpt", {"num_attention_heads": 2}),
+    "gpt_neo": Tiny(
+        "gpt_neo",
+        {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]},
+        without=("num_hidden_layers", "num_attention_heads"),
+        not_on_vllm="vLLM does not support it",
+    ),
+    "codegen": Tiny(
+        "codegen",
+        {
+            "n_positions": 128,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_ctx": 128,
+            "rotary_dim": 16,
+        },
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+        ),
+        not_on_vllm="vLLM does not support it",
+    ),
+    "xglm": Tiny(
+        "xglm",
+        {"d_model": 64, "ffn_dim": 128, "num_layers": 2, "attention_heads": 2},
+        without=("hidden_size", "num_hidden_layers", "num_attention_heads"),
+        not_on_vllm="vLLM does not support it",
+    ),
+    "solar_open": Tiny("solar_open", {"n_shared_experts": 1}),
+    "doge": Tiny("doge", not_on_vllm="vLLM does not apply its dynamic mask"),
+    "bamba": Tiny(
+        "bamba",
+        {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "attn_layer_indices": [1],
+            "mamba_n_heads": 4,
+            "mamba_d_state": 16,
+            "mamba_d_head": 32,
+        },
+        not_on_vllm="vLLM removed its definition, and its Transformers backend refuses the recurrent blocks",
+    ),
+    "falcon_rw": Tiny(
+        "falcon",
+        {
+            "num_attention_heads": 2,
+            "multi_query": False,
+            "parallel_attn": False,
+            "num_kv_heads": 2,
+            "alibi": True,
+            "bias": True,
+            "ffn_hidden_size": 256,
+        },
+        attention="sdpa",
+    ),
+    "deepseek_v3": Tiny(
+        "deepseek_v3",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "head_dim": 64,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+            "num_nextn_predict_layers": 0,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
+        patch={"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    ),
+    "deepseek_v2": Tiny(
+        "deepseek_v2",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "head_dim": 64,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+            "topk_method": "greedy",
+            "n_group": 1,
+            "topk_group": 1,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
+    ),
+    "nemotron_h_no_moe": Tiny(
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "full_attention", "mlp"],
+            "ssm_state_size": 16,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 32,
+            "n_groups": 1,
+            "chunk_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "sliding_window": None,
+        },
+        without=("num_hidden_layers",),
+    ),
+    "kimi_linear": Tiny(
+        "kimi_linear",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "linear_head_dim": 32,
+            "linear_num_heads": 2,
+            "num_experts_per_token": 2,
+        },
+        without=("head_dim",),
+        not_on_vllm="not tried: GPU only in vLLM",
+    ),
+    "deepseek_v32": Tiny(
+        "deepseek_v32",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+            "index_topk": 8,
+            "index_n_heads": 2,
+            "index_head_dim": 128,
+        },
+        without=("head_dim",),
+        not_on_vllm="not tried: sparse attention, GPU only in vLLM",
+    ),
+    "glm_moe_dsa": Tiny(
+        "glm_moe_dsa",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 512,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 32,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+            "index_topk": 8,
+            "index_n_heads": 2,
+            "index_head_dim": 128,
+        },
+        without=("head_dim",),
+        not_on_vllm="not tried: sparse attention, GPU only in vLLM",
+    ),
+    "deepseek_v4": Tiny("deepseek_v4", not_on_vllm="not tried: several streams, GPU only in vLLM"),
+    "hy_v4": Tiny("hy_v4", not_on_vllm="not tried: several streams, GPU only in vLLM"),
+    "inkling_text": Tiny("inkling_text", not_on_vllm="not tried: GPU only in vLLM"),
+    "qwen4_exp_text": Tiny(
+        "qwen4_exp_text", not_on_vllm="not tried: several streams, GPU only in vLLM"
+    ),
+    "diffllama": Tiny(
+        "diffllama",
+        {"num_attention_heads": 2, "num_key_value_heads": 2},
+        not_on_vllm="vLLM's Transformers backend refuses its two attention calls",
+    ),
+}
