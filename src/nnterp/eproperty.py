@@ -19,7 +19,7 @@ changed, and only those, are put back into what the model carries on with.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, overload
+from typing import Any, ClassVar, Protocol, Self, overload
 
 import torch
 from greenlet import getcurrent
@@ -67,6 +67,16 @@ class StandardEnvoy(Envoy):
     """
 
     serving: ClassVar[Serving]
+
+    @classmethod
+    def placed(cls, **sites: Site) -> type[Self]:
+        """This envoy with some of its values at other sites: how a family says where it differs.
+
+        Args:
+            **sites: The site of each, by the value's name.
+        """
+        moved = {name: getattr(cls, name).at(site) for name, site in sites.items()}
+        return type(cls.__name__, (cls,), {**moved, "__doc__": cls.__doc__})
 
     def unavailable(self, name: str) -> str | None:
         """Why this module never serves the value ``name``, or None where it does."""
@@ -179,7 +189,7 @@ class StandardValue(eproperty):
         self.__doc__ = f"``[{value.layout}]``: {value.description}."
 
     def at(self, site: Site) -> StandardValue:
-        """The same value at another site: how a family says where it differs."""
+        """The same value at another site."""
         return StandardValue(self.value, site)
 
     def __str__(self) -> str:

@@ -121,6 +121,5 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
         logits = self.lm_head(self.norm(stream))
-        cap_field = getattr(self.family, "FINAL_SOFT_CAP", None)
-        cap = getattr(self._config, cap_field) if cap_field else None
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        readout = getattr(self.family, "READOUT", None)
+        return logits if readout is None else readout(logits, self._config)

@@ -144,3 +144,9 @@ class Attention(Live):
                     "attn_implementation='eager'"
                 )
         return None
+
+
+class RecurrentMixer(Live):
+    """A block's mixer that carries a state from token to token, and has no pattern."""
+
+    attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())

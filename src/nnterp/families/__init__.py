@@ -51,7 +51,7 @@ def find(family: Any, model_type: str, engine: Engine) -> ModuleType:
                 f"family, or a module shaped like those in {PACKAGES[engine]}"
             )
         return family
-    name = family or model_type
+    name = (family or model_type).replace("-", "_")
     names = known(engine)
     if name in names:
         return importlib.import_module(f"{PACKAGES[engine]}.{name}")

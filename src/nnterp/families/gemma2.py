@@ -1,28 +1,20 @@
 """Gemma 2: a norm before and after each half of a block, soft caps, alternating windows."""
 
 from ..components import Attention, Mlp
+from ..readout import capped
 from ..sites import Output
 from . import llama
 from .llama import RENAME
 
-__all__ = ["ENVOYS", "FINAL_SOFT_CAP", "RENAME"]
+__all__ = ["AFTER_ATTENTION", "AFTER_MLP", "ENVOYS", "READOUT", "RENAME"]
 
-
-class SandwichedAttention(Attention):
-    """What it adds to the stream is its output after the block's post-norm."""
-
-    attention_output = Attention.attention_output.at(Output(of="..post_attention_layernorm"))
-
-
-class SandwichedMlp(Mlp):
-    """What it adds to the stream is its output after the block's post-norm."""
-
-    mlp_output = Mlp.mlp_output.at(Output(of="..post_feedforward_layernorm"))
-
+#: What each half adds to the stream is what leaves the norm after it.
+AFTER_ATTENTION = Output(of="..post_attention_layernorm")
+AFTER_MLP = Output(of="..post_feedforward_layernorm")
 
 ENVOYS = llama.ENVOYS | {
-    "layers.*.self_attn": SandwichedAttention,
-    "layers.*.mlp": SandwichedMlp,
+    "layers.*.self_attn": Attention.placed(attention_output=AFTER_ATTENTION),
+    "layers.*.mlp": Mlp.placed(mlp_output=AFTER_MLP),
 }
 
-FINAL_SOFT_CAP = "final_logit_softcapping"
+READOUT = capped("final_logit_softcapping")

@@ -151,6 +151,12 @@ class Attention(Rows):
         return reason or super().unavailable(name)
 
 
+class RecurrentMixer(Rows):
+    """A block's mixer that carries a state from token to token, and has no pattern."""
+
+    attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
+
+
 def _not_recomputable(kernel: Any, heads: int) -> str | None:
     """Why the scores of ``kernel`` cannot be computed again outside it, or None."""
     from vllm.model_executor.layers.attention import Attention as CausalAttention

@@ -243,6 +243,9 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         Mediator.current("project_on_vocab")  # the weights are in the worker, so in a trace
         rows = stream.reshape(-1, stream.shape[-1])
         normed = self.norm(rows)
+        after_norm = getattr(self.family, "AFTER_NORM", None)
+        if after_norm is not None:
+            normed = after_norm(normed, self._config)
         with self._stood_down():
             logits = self._module.compute_logits(normed)
         return logits.reshape(*stream.shape[:-1], -1)

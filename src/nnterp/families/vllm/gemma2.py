@@ -1,8 +1,9 @@
 """Gemma 2 on vLLM: fused and sandwiched, the embedding scaled outside its module."""
 
-from ...sites import FusedInput, Output
+from ...sites import FusedInput
 from ...vllm.attention import Attention
 from ...vllm.mlp import Mlp
+from ..gemma2 import AFTER_ATTENTION, AFTER_MLP
 from . import llama
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
@@ -10,22 +11,9 @@ __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 #: There is no ``lm_head``: the logits come from the embedding.
 RENAME = llama.RENAME | {"model.embed_tokens": ["embed_tokens", "lm_head"]}
 
-
-class SandwichedAttention(Attention):
-    """What it adds to the stream is its output after the block's post-norm."""
-
-    attention_output = Attention.attention_output.at(Output(of="..post_attention_layernorm"))
-
-
-class SandwichedMlp(Mlp):
-    """What it adds to the stream is its output after the block's post-norm."""
-
-    mlp_output = Mlp.mlp_output.at(Output(of="..post_feedforward_layernorm"))
-
-
 ENVOYS = llama.ENVOYS | {
-    "layers.*.self_attn": SandwichedAttention,
-    "layers.*.mlp": SandwichedMlp,
+    "layers.*.self_attn": Attention.placed(attention_output=AFTER_ATTENTION),
+    "layers.*.mlp": Mlp.placed(mlp_output=AFTER_MLP),
 }
 
 #: The scaled embedding first exists as what enters block 0.
