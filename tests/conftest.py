@@ -33,17 +33,23 @@ if inplace_norms.imitated():
 TINY_ENGINE = {"dtype": "float32", "max_model_len": 64, "kv_cache_memory_bytes": 50_000_000}
 
 
+#: Checkpoints that differ in kind: fused pairs and single tensors, sandwiched, with windows
+#: and caps, with names of their own, native to vLLM and on its Transformers backend.
+KINDS = ("llama", "qwen2", "gemma2", "gpt2", "gpt_neox")
+
+
 @pytest.fixture(scope="session")
 def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the tiny checkpoints and what transformers says of each."""
+    """The folder of `KINDS` and what transformers says of each."""
     folder = tmp_path_factory.mktemp("references")
-    subprocess.run([sys.executable, HERE / "references.py", folder], check=True)
+    command = [sys.executable, HERE / "references.py", folder, "--names", *KINDS]
+    subprocess.run(command, check=True)
     return folder
 
 
 @pytest.fixture(scope="session")
 def reference(references: Path) -> Callable[[str], dict[str, Any]]:
-    """What transformers says of a tiny checkpoint: its values, edits and longer prompt."""
+    """What transformers says of one of `KINDS`: its values, edits and what it collects."""
     return lambda name: torch.load(references / f"{name}.float32.pt")
 
 

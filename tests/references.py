@@ -32,11 +32,9 @@ def write(name: str, folder: Path, device: str = "cpu", dtype: str = "float32") 
     if not path.exists():
         checkpoints.make(name, folder)
     model = load(path, device, getattr(torch, dtype), "eager")
-    longer = [*checkpoints.PROMPT, int(readings.clean_logits(model, checkpoints.PROMPT).argmax())]
     found = {
         "values": readings.values(model, checkpoints.PROMPT),
         "edits": readings.edits(model, checkpoints.PROMPT),
-        "longer": readings.values(model, longer),
         "collected": collects.flat(model.collect(collects.PROMPTS, collects.wanted(model))),
     }
     if dtype != "float32":

@@ -1,6 +1,7 @@
 """Every tiny checkpoint on both engines, each in a process of its own.
 
     python tests/tiny_runs.py FOLDER [--names NAME ...] [--engines transformers vllm] [--report]
+    python tests/tiny_runs.py FOLDER --table
 
 A process that has imported both engines forks one for each checkpoint, which takes seconds
 where an interpreter of its own would take half a minute; and what vLLM's Transformers backend
@@ -13,7 +14,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ import torch
 
 import checkpoints
 import collects
+from nnterp.checking import table
 from nnterp.checking.findings import Findings, examine
 from nnterp.checking.verdict import CLOSE, Line, between, on_its_own
+from nnterp.compare import gap
 from tiny import TINY
 
 #: What an engine for a tiny checkpoint needs, and no more.
@@ -46,11 +49,13 @@ class Run:
     Attributes:
         found: The findings of each engine.
         collected: What each engine's `collect` kept.
+        own: transformers' own hidden states and attentions, by the key of the value that each is.
         error: The traceback of what went wrong, if anything.
     """
 
     found: dict[str, Findings] = field(default_factory=dict)
     collected: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
     error: str = ""
 
 
@@ -80,11 +85,26 @@ def run(name: str, folder: Path, engines: Sequence[str]) -> Run:
                 continue
             model = load(name, path, engine)
             done.found[engine] = examine(model, checkpoints.PROMPT)
+            if engine == "transformers":
+                done.own = own_outputs(model)
             kept = model.collect(collects.PROMPTS, collects.wanted(model))
             done.collected[engine] = collects.flat(kept)
     except Exception:
         done.error = traceback.format_exc()
     return done
+
+
+def own_outputs(model: Any) -> dict[str, torch.Tensor]:
+    """What transformers itself returns of a forward, beside all of nnterp."""
+    ids = torch.tensor([checkpoints.PROMPT])
+    with torch.no_grad():
+        own = model._module(ids, output_hidden_states=True, output_attentions=True)
+    found = {"logits": own.logits[:, -1:]}
+    for index in range(model.num_layers):
+        found[f"{index}.layer_input"] = own.hidden_states[index]
+        if own.get("attentions") and index < len(own.attentions):
+            found[f"{index}.attention_probabilities"] = own.attentions[index]
+    return {key: tensor for key, tensor in found.items() if tensor is not None}
 
 
 def limit(name: str, line: Line) -> tuple[float, str]:
@@ -99,6 +119,11 @@ def limit(name: str, line: Line) -> tuple[float, str]:
 def lines(done: Run) -> list[Line]:
     """Everything that a run is held against."""
     held = [line for own in done.found.values() for line in on_its_own(own)]
+    if done.own:
+        served = done.found["transformers"].values
+        for key in done.own.keys() & served.keys():
+            size = gap(served[key], done.own[key])
+            held.append(Line("own", key, size, 0.0, size == 0.0))
     if len(done.found) == 2:
         held += between(done.found["vllm"], done.found["transformers"], CLOSE)
     return held
@@ -113,6 +138,44 @@ def failures(name: str, done: Run) -> list[str]:
     return failed
 
 
+def table_of(runs: Mapping[str, Run]) -> str:
+    """The table of families, as these runs make it."""
+    rows = []
+    for name, done in sorted(runs.items(), key=lambda item: (TINY[item[0]].model_type, item[0])):
+        row = TINY[name]
+        told = f"`{row.model_type}`"
+        if name != row.model_type:
+            told += f" ({name.removeprefix(row.model_type).strip('_').replace('_', ' ')})"
+        vllm = row.not_on_vllm
+        if "vllm" in done.found:
+            vllm = f"{done.found['vllm'].architecture}, {done.found['vllm'].stream}"
+        verified = "transformers' own outputs"
+        if "vllm" in done.found:
+            verified += f", and between engines to {CLOSE:.0e} in float32 on a CPU"
+        for key, (size, cause) in row.limits.items():
+            verified += f"; {key} to {size:.0e}: {cause}"
+        transformers = done.found["transformers"]
+        rows.append(table.Row(told, transformers.architecture, vllm, missing(done), verified))
+    return table.write(rows)
+
+
+def missing(done: Run) -> str:
+    """What the engines do not serve, said once for each reason."""
+    told: dict[str, list[str]] = {}
+    for engine, found in done.found.items():
+        for key, reason in found.missing.items():
+            value = key.rpartition(".")[2]
+            names = told.setdefault(f"{engine}: {reason.splitlines()[0].rstrip(':')}", [])
+            if value not in names:
+                names.append(value)
+    dense = "this MLP is dense: it has no router"
+    return "; ".join(
+        f"{', '.join(names)} ({reason})"
+        for reason, names in sorted(told.items())
+        if not reason.endswith(dense)
+    )
+
+
 def write(name: str, folder: Path, engines: Sequence[str]) -> None:
     partial = folder / f"{name}.partial"
     torch.save(run(name, folder, engines), partial)
@@ -125,6 +188,7 @@ def main() -> None:
     parser.add_argument("--names", nargs="*", default=list(TINY))
     parser.add_argument("--engines", nargs="*", default=["transformers", "vllm"])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--table", action="store_true", help="write the table of families anew")
     parser.add_argument("--report", action="store_true", help="print what fails, and how far off")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +197,7 @@ def main() -> None:
 
     from nnterp import StandardizedTransformer, StandardizedVLLM
 
-    assert vllm and StandardizedTransformer and StandardizedVLLM
+    assert all((vllm, StandardizedTransformer, StandardizedVLLM))
     running: dict[int, str] = {}
     waiting = list(arguments.names)
     while waiting or running:
@@ -155,6 +219,10 @@ def main() -> None:
             torch.save(Run(error=f"the process ended with status {status}"), file)
         if arguments.report:
             report(name, torch.load(file, weights_only=False))
+    if arguments.table:
+        files = {name: arguments.folder / f"{name}.pt" for name in TINY}
+        runs = {name: torch.load(file, weights_only=False) for name, file in files.items()}
+        table.FILE.write_text(table_of(runs))
 
 
 def report(name: str, done: Run) -> None:

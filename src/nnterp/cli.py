@@ -43,7 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--device", help="where transformers runs (default: a GPU if there is one)")
     check.add_argument("--dtype", default="float32")
     check.add_argument("--family", help="a family in place of the checkpoint's own")
+    families = commands.add_parser(
+        "families",
+        help="the families, what each serves on which engine, and how that is known",
+    )
+    families.add_argument("names", nargs="*", help="model_types (default: all)")
     parsed = parser.parse_args(arguments)
+    if parsed.command == "families":
+        from .checking import table
+
+        print("\n".join(table.matching(parsed.names)))
+        return 0
     if parsed.command == "check":
         from .checking import command
 

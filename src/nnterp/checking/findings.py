@@ -19,6 +19,8 @@ class Findings:
     Attributes:
         engine: Which.
         family: The module of the family in use.
+        architecture: The engine's class of the model.
+        stream: How its blocks pass the residual stream on.
         num_layers: The blocks.
         values: Every value served, by ``name`` or ``block.name``.
         edits: The logits after each edit, by ``way.block.name``, and without, by ``clean``.
@@ -32,6 +34,8 @@ class Findings:
 
     engine: str
     family: str
+    architecture: str
+    stream: str
     num_layers: int
     values: dict[str, Tensor]
     edits: dict[str, Tensor] = field(default_factory=dict)
@@ -63,6 +67,8 @@ def examine(
     return Findings(
         engine=model.serving.engine,
         family=getattr(model.family, "__name__", repr(model.family)),
+        architecture=type(model._module).__name__,
+        stream=model.layers[0].stream,
         num_layers=model.num_layers,
         values=found,
         edits=readings.edits(model, prompt, both_ways, advance),

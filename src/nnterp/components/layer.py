@@ -50,6 +50,9 @@ class Live(StandardEnvoy):
 class Layer(Live):
     """A block that takes and returns the residual stream."""
 
+    #: How the block passes the stream on.
+    stream = "one tensor"
+
     @property
     def sums(self) -> bool:
         """Whether what leaves is what entered and what the block's parts add to it."""

@@ -36,6 +36,9 @@ class Rows(SharedModule, StandardEnvoy):
 class VLLMLayer(Rows):
     """A block, however it passes the residual stream on."""
 
+    #: How the block passes the stream on.
+    stream = "one tensor"
+
     @property
     def sums(self) -> bool:
         """Whether what leaves is what entered and what the block's parts add to it."""
@@ -54,6 +57,8 @@ class SingleLayer(VLLMLayer):
 
 class FusedLayer(VLLMLayer):
     """A block that takes and returns the residual stream as two addends."""
+
+    stream = "two addends"
 
     layer_input = StandardValue(values.LAYER_INPUT, FusedInput())
     layer_output = StandardValue(values.LAYER_OUTPUT, FusedOutput())

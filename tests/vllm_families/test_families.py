@@ -1,0 +1,102 @@
+"""Every family on both engines: the same values, edits that do the same, sums that add up.
+
+A family that vLLM cannot run here is held against transformers' own outputs, and the
+definitions of the values, alone; its row in `tiny` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import tiny_runs
+from nnterp import families
+from nnterp.checking import table
+from nnterp.compare import gap
+from nnterp.values import VALUES
+from tiny import TINY
+from tiny_runs import Run
+
+RunOf = Callable[[str], Run]
+
+ON_BOTH = [name for name, row in TINY.items() if not row.not_on_vllm]
+
+#: What is held against something, in `Line.kind`; the first list on one engine.
+KINDS = ["own", "identity", "stream", "projection", "effect", "support", "overwritten"]
+BETWEEN = ["value", "edit", "decoded"]
+
+
+def wrong(name: str, run: Run, kind: str) -> list[str]:
+    assert run.error == ""
+    return [text for text in tiny_runs.failures(name, run) if text.split()[0] == kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", TINY)
+def test_a_family_is_what_it_says_on_its_own(name: str, kind: str, run_of: RunOf) -> None:
+    assert wrong(name, run_of(name), kind) == []
+
+
+@pytest.mark.parametrize("kind", BETWEEN)
+@pytest.mark.parametrize("name", ON_BOTH)
+def test_the_two_engines_agree(name: str, kind: str, run_of: RunOf) -> None:
+    run = run_of(name)
+    assert wrong(name, run, kind) == []
+    assert any(line.kind == kind for line in tiny_runs.lines(run))
+
+
+@pytest.mark.parametrize("name", ON_BOTH)
+def test_what_is_collected_is_the_same_on_both_engines(name: str, run_of: RunOf) -> None:
+    run = run_of(name)
+    ours, theirs = run.collected["vllm"], run.collected["transformers"]
+    for key in ours.keys() & theirs.keys():
+        limits = TINY[name].limits
+        close, _ = limits.get(key.rpartition(".")[2], (tiny_runs.CLOSE, ""))
+        assert ours[key].dtype == theirs[key].dtype
+        assert gap(ours[key], theirs[key]) < close, key
+    assert "logits" in ours
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_block_serves_what_all_blocks_have(name: str, run_of: RunOf) -> None:
+    """What an engine leaves out it gives a reason for, and the stream needs a good one."""
+    for found in run_of(name).found.values():
+        for block in range(found.num_layers):
+            for value in VALUES.values():
+                key = f"{block}.{value.name}"
+                if value.host != "model":
+                    assert (key in found.values) is not bool(found.missing.get(key)), key
+        served = {key.rpartition(".")[2] for key in found.values}
+        assert {"logits", "next_token_probs", "token_embeddings", "input_ids"} <= served
+
+
+@pytest.mark.parametrize("name", [name for name, row in TINY.items() if row.limits])
+def test_no_limit_is_wider_than_what_it_is_for(name: str, run_of: RunOf) -> None:
+    run = run_of(name)
+    sizes: dict[str, float] = {}
+    for line in tiny_runs.lines(run):
+        for key in (line.kind, line.key.rpartition(".")[2]):
+            if line.kind != "effect":
+                sizes[key] = max(sizes.get(key, 0.0), line.size)
+    for key, (limit, cause) in TINY[name].limits.items():
+        assert cause
+        assert limit / 10 < sizes[key] < limit, f"{key}: {sizes[key]:.1e}"
+
+
+def test_enough_families_are_held_against_the_other_engine() -> None:
+    assert len({TINY[name].model_type for name in ON_BOTH}) >= 75
+    assert len({row.model_type for row in TINY.values()}) >= 100
+
+
+def test_every_family_has_a_row() -> None:
+    rows = {row.model_type.replace("-", "_") for row in TINY.values()}
+    assert set(families.known("transformers")) == rows
+    on_vllm = {TINY[name].model_type.replace("-", "_") for name in ON_BOTH}
+    assert on_vllm <= set(families.known("vllm"))
+
+
+def test_the_table_of_families_is_of_these_runs(run_of: RunOf) -> None:
+    """`python tests/tiny_runs.py FOLDER --table` writes it anew."""
+    made = tiny_runs.table_of({name: run_of(name) for name in TINY})
+    assert made == table.read()
