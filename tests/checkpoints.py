@@ -7,6 +7,7 @@ output.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -30,15 +31,15 @@ def make(name: str, folder: Path) -> Path:
     known = {
         key: value
         for key, value in GENERIC.items()
-        if hasattr(default, key)
-        and key not in config_class.attribute_map
+        if key not in config_class.attribute_map
         and key not in row.without
+        and hasattr(default, key)
     }
     config = config_class(**{**known, **row.config})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _randomize(model)
-    config.architectures = list(row.architectures) or [type(model).__name__]
+    _set(model, row.weights)
     model.save_pretrained(path)
     if row.patch:
         file = path / "config.json"
@@ -63,6 +64,14 @@ def _randomize(model: torch.nn.Module) -> None:
             else:
                 embedding = "emb" in name or "wte" in name or "wpe" in name
                 weight.normal_(0, 0.5 if embedding else 1.3 / weight.shape[-1] ** 0.5)
+
+
+def _set(model: torch.nn.Module, numbers: Mapping[str, float]) -> None:
+    with torch.no_grad():
+        for end, number in numbers.items():
+            for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+                if name.endswith(end):
+                    weight.fill_(number)
 
 
 def _byte_tokenizer() -> PreTrainedTokenizerFast:

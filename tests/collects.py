@@ -44,7 +44,14 @@ def wanted(model: Any) -> dict[str, Any]:
         "logits": "last",
         "next_token_probs": "last",
     }
-    return {name: how for name, how in choices.items() if served[name.rpartition(".")[2]]}
+    return {name: how for name, how in choices.items() if _served(served, name)}
+
+
+def _served(support: Any, name: str) -> bool:
+    """Whether ``name`` is served, by the block it names if it names one."""
+    row = support[name.rpartition(".")[2]]
+    block = name.split(".")[1] if "." in name else "*"
+    return bool(row) and (block == "*" or int(block) in row.blocks)
 
 
 def flat(collected: Any) -> dict[str, torch.Tensor]:

@@ -47,10 +47,10 @@ def test_every_family_is_known_on_both_engines(engine: Any) -> None:
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_family_is_data(engine: Any) -> None:
     for name in families.known(engine):
-        family = families.find(name, "", engine)
+        family = families.find(name, None, engine)
         assert family.__doc__, name
         assert family.RENAME, name
-        assert {"layers.*", "layers.*.self_attn", "layers.*.mlp"} <= set(family.ENVOYS), name
+        assert "layers.*" in family.ENVOYS, name
 
 
 def test_an_unknown_model_type_lists_what_is_known_and_the_nearest(

@@ -45,20 +45,22 @@ class Tiny:
         without: The generic values it does without.
         patch: What is written to its config.json all the same, because vLLM reads it there
             and transformers does not save it.
-        architectures: What its config.json calls its architecture, where that is not what
-            transformers does.
+        weights: The numbers that some of its weights are, by the end of their names.
         attention: The transformers attention it is held against.
+        hidden_states: The value of each block that transformers' own hidden states are.
         not_on_vllm: Why it is held against transformers alone.
         limits: How far a value may be from transformers', and why, where that is further
-            than rounding; by its name, or by ``edit`` or ``decoded`` for all of those.
+            than rounding; by its name, by ``edit`` or ``decoded`` for all of those, or by both,
+            as in ``own.attention_probabilities``.
     """
 
     model_type: str
     config: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     patch: Mapping[str, Any] = field(default_factory=dict)
-    architectures: tuple[str, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
     attention: str = "eager"
+    hidden_states: str = "layer_input"
     not_on_vllm: str = ""
     limits: Mapping[str, tuple[float, str]] = field(default_factory=dict)
 
@@ -166,7 +168,13 @@ TINY: Mapping[str, Tiny] = {
             "num_key_value_heads": 2,
             "global_head_dim": 64,
         },
-        without=("num_experts", "moe_intermediate_size", "num_experts_per_tok"),
+        without=(
+            "head_dim",
+            "num_key_value_heads",
+            "num_experts",
+            "moe_intermediate_size",
+            "num_experts_per_tok",
+        ),
     ),
     "gemma4_text_moe": Tiny(
         "gemma4_text",
@@ -180,8 +188,13 @@ TINY: Mapping[str, Tiny] = {
             "num_experts": 4,
             "top_k_experts": 2,
             "moe_intermediate_size": 64,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
             "global_head_dim": 64,
         },
+        without=("head_dim", "num_key_value_heads"),
     ),
     "qwen2_moe": Tiny(
         "qwen2_moe", {"shared_expert_intermediate_size": 64, "decoder_sparse_step": 1}
@@ -262,7 +275,27 @@ TINY: Mapping[str, Tiny] = {
         },
     ),
     "bloom": Tiny(
-        "bloom", {"n_layer": 2, "n_head": 2}, without=("num_hidden_layers", "num_attention_heads")
+        "bloom",
+        {"n_layer": 2, "n_head": 2},
+        without=("num_hidden_layers", "num_attention_heads"),
+        limits={
+            name: (size, "vLLM has the exact GELU, transformers the approximation by tanh")
+            for name, size in {
+                "attention_queries": 2.5e-4,
+                "attention_keys": 2.5e-4,
+                "attention_values": 2.5e-4,
+                "attention_scores": 4e-4,
+                "attention_probabilities": 4e-4,
+                "attention_head_outputs": 5e-4,
+                "attention_output": 4e-4,
+                "mlp_output": 5e-4,
+                "layer_input": 2e-4,
+                "layer_output": 3e-4,
+                "logits": 2.5e-4,
+                "edit": 3.5e-4,
+                "decoded": 6e-4,
+            }.items()
+        },
     ),
     "falcon": Tiny(
         "falcon",
@@ -273,6 +306,7 @@ TINY: Mapping[str, Tiny] = {
             "num_kv_heads": 1,
             "ffn_hidden_size": 256,
         },
+        without=("head_dim",),
     ),
     "falcon_new": Tiny(
         "falcon",
@@ -283,6 +317,7 @@ TINY: Mapping[str, Tiny] = {
             "parallel_attn": True,
             "ffn_hidden_size": 256,
         },
+        without=("head_dim",),
     ),
     "stablelm": Tiny(
         "stablelm", {"num_attention_heads": 2, "num_key_value_heads": 1, "use_qkv_bias": True}
@@ -295,6 +330,7 @@ TINY: Mapping[str, Tiny] = {
             "use_parallel_residual": True,
             "qk_layernorm": True,
         },
+        not_on_vllm="vLLM has neither its parallel blocks nor its norms of queries and keys",
     ),
     "phi": Tiny("phi", {"num_attention_heads": 2, "num_key_value_heads": 2}),
     "phimoe": Tiny(
@@ -305,17 +341,21 @@ TINY: Mapping[str, Tiny] = {
             "input_jitter_noise": 0.0,
             "router_jitter_noise": 0.01,
             "attention_bias": True,
-            "lm_head_bias": True,
+            "lm_head_bias": False,
         },
-        architectures=("PhiMoEForCausalLM",),
+        patch={"architectures": ["PhiMoEForCausalLM"]},
     ),
     "cohere": Tiny(
         "cohere", {"num_attention_heads": 2, "num_key_value_heads": 1, "use_qk_norm": True}
     ),
-    "cohere2": Tiny("cohere2", {"layer_types": ["sliding_attention", "full_attention"]}),
+    "cohere2": Tiny(
+        "cohere2",
+        {"sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "cohere2_moe": Tiny(
         "cohere2_moe",
         {
+            "sliding_window": 32,
             "layer_types": ["sliding_attention", "full_attention"],
             "mlp_layer_types": ["dense", "sparse"],
         },
@@ -357,18 +397,32 @@ TINY: Mapping[str, Tiny] = {
             "layer_types": ["sliding_attention", "full_attention"],
             "layer_rope_theta": [10000.0, 0.0],
         },
+        limits={
+            "own.attention_probabilities": (
+                1.0,
+                "transformers returns the pattern before its sinks take their share",
+            )
+        },
     ),
     "granitemoe_swa": Tiny(
         "granitemoe_swa",
         {
             "intermediate_size": 64,
             "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
             "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
             "num_attention_heads": 2,
             "num_key_value_heads": 1,
             "layer_types": ["sliding_attention", "full_attention"],
             "layer_rope_theta": [10000.0, 10000.0],
-            "shared_intermediate_size": 64,
+            "shared_intermediate_size": 0,
+        },
+        limits={
+            "own.attention_probabilities": (
+                1.0,
+                "transformers returns the pattern before its sinks take their share",
+            )
         },
     ),
     "granitemoehybrid": Tiny(
@@ -384,6 +438,9 @@ TINY: Mapping[str, Tiny] = {
             "mamba_d_head": 32,
             "mamba_chunk_size": 32,
             "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
         },
     ),
     "granitemoehybrid_attn": Tiny(
@@ -394,6 +451,24 @@ TINY: Mapping[str, Tiny] = {
             "num_attention_heads": 2,
             "num_key_value_heads": 1,
             "layer_types": ["full_attention", "full_attention"],
+            "mamba_n_heads": 4,
+            "mamba_d_state": 16,
+            "mamba_d_head": 32,
+            "mamba_chunk_size": 32,
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 2.0,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "granitemoehybrid_dense": Tiny(
+        "granitemoehybrid",
+        {
+            "num_local_experts": 0,
+            "shared_intermediate_size": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "layer_types": ["linear_attention", "full_attention"],
             "mamba_n_heads": 4,
             "mamba_d_state": 16,
             "mamba_d_head": 32,
@@ -427,6 +502,7 @@ TINY: Mapping[str, Tiny] = {
             "use_qk_norm": True,
             "num_nextn_predict_layers": 0,
             "attention_bias": True,
+            "routed_scaling_factor": 1.5,
         },
         patch={"head_dim": 32},
     ),
@@ -493,7 +569,7 @@ TINY: Mapping[str, Tiny] = {
             "mla_scale_kv_lora": True,
             "router_bias": False,
         },
-        not_on_vllm="vLLM does not find the experts of a checkpoint that transformers 5 saved",
+        not_on_vllm="vLLM's CPU build lacks the kernels of its router",
     ),
     "axk1": Tiny(
         "axk1",
@@ -530,6 +606,8 @@ TINY: Mapping[str, Tiny] = {
             "layer_types": ["chunked_attention", "full_attention"],
             "no_rope_layers": [1, 0],
             "attention_chunk_size": 128,
+            # vLLM takes it from generation_config.json, or from the longest text it may meet.
+            "attn_temperature_tuning": False,
             "interleave_moe_layer_step": 2,
         },
     ),
@@ -545,6 +623,8 @@ TINY: Mapping[str, Tiny] = {
             "moe_layer_start_index": 1,
             "moe_layer_end_index": 1,
         },
+        # vLLM's CPU router leaves the correction out.
+        weights={"e_score_correction_bias": 0.0},
     ),
     "hyperclovax": Tiny(
         "hyperclovax",
@@ -562,6 +642,8 @@ TINY: Mapping[str, Tiny] = {
             "num_key_value_heads": 1,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         },
+        # vLLM keeps both in bfloat16, and so their softplus: these two are next to exact there.
+        weights={"alpha_p": 0.388671875, "alpha_n": -0.027099609375},
     ),
     "afmoe": Tiny(
         "afmoe",
@@ -570,6 +652,7 @@ TINY: Mapping[str, Tiny] = {
             "num_dense_layers": 1,
             "num_shared_experts": 1,
             "mup_enabled": True,
+            "route_scale": 1.5,
         },
         patch={"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
     ),
@@ -603,6 +686,8 @@ TINY: Mapping[str, Tiny] = {
             "num_attention_heads_per_layer": [2, 4],
             "mlp_layer_types": ["dense", "sparse"],
             "shared_expert_intermediate_size": 64,
+            "moe_routed_scaling_factor": 1.5,
+            "moe_router_logit_softcapping": 2.0,
         },
         not_on_vllm="vLLM's CPU router serves softmax scores only",
     ),
@@ -663,11 +748,13 @@ TINY: Mapping[str, Tiny] = {
     "mamba": Tiny(
         "mamba",
         {"state_size": 16, "time_step_rank": 4, "expand": 2, "intermediate_size": 128},
+        hidden_states="layer_output",
         not_on_vllm="vLLM's CPU build lacks selective_scan_fwd",
     ),
     "falcon_mamba": Tiny(
         "falcon_mamba",
         {"state_size": 16, "time_step_rank": 4, "expand": 2, "intermediate_size": 128},
+        hidden_states="layer_output",
         not_on_vllm="vLLM's CPU build lacks selective_scan_fwd",
     ),
     "mamba2": Tiny(
@@ -678,8 +765,9 @@ TINY: Mapping[str, Tiny] = {
             "state_size": 16,
             "expand": 2,
             "n_groups": 1,
-            "chunk_size": 32,
+            "chunk_size": 8,
         },
+        hidden_states="layer_output",
     ),
     "jamba": Tiny(
         "jamba",
@@ -704,11 +792,45 @@ TINY: Mapping[str, Tiny] = {
             "mamba_n_heads": 4,
             "mamba_d_head": 16,
             "mamba_d_state": 16,
-            "mamba_chunk_size": 32,
+            "mamba_chunk_size": 8,
+            "mamba_n_groups": 2,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
             "key_multiplier": 0.5,
+            "attention_in_multiplier": 1.5,
             "attention_out_multiplier": 0.7,
+            "ssm_in_multiplier": 1.2,
+            "ssm_out_multiplier": 0.6,
+            "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+            "embedding_multiplier": 2.0,
+            "lm_head_multiplier": 0.5,
             "mlp_multipliers": [0.8, 0.9],
         },
+    ),
+    "rwkv": Tiny(
+        "rwkv",
+        {"context_length": 128, "attention_hidden_size": 64},
+        hidden_states="layer_output",
+        not_on_vllm="vLLM does not support it",
+    ),
+    "xlstm": Tiny(
+        "xlstm",
+        {"num_heads": 2, "qk_dim_factor": 1.0, "chunk_size": 8, "output_logit_soft_cap": 10.0},
+        not_on_vllm="vLLM does not support it",
+    ),
+    "minimax": Tiny(
+        "minimax",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "block_size": 8,
+            "linear_attn_alpha_factor": 1.5,
+            "linear_attn_beta_factor": 0.7,
+            "full_attn_alpha_factor": 1.3,
+            "full_attn_beta_factor": 0.8,
+            "mlp_alpha_factor": 1.2,
+            "mlp_beta_factor": 0.9,
+        },
+        not_on_vllm="vLLM removed its definition after 0.23",
     ),
     "lfm2": Tiny(
         "lfm2",
@@ -795,25 +917,61 @@ TINY: Mapping[str, Tiny] = {
             "ssm_state_size": 16,
             "mamba_num_heads": 4,
             "mamba_head_dim": 32,
-            "n_groups": 1,
-            "chunk_size": 32,
+            "n_groups": 2,
+            "chunk_size": 8,
+            "time_step_min": 1e-9,
             "moe_shared_expert_intermediate_size": 64,
         },
         without=("num_hidden_layers",),
         not_on_vllm="vLLM's CPU build has no mixture without a gate",
     ),
+    "zamba": Tiny(
+        "zamba",
+        {
+            "num_hidden_layers": 3,
+            "layers_block_type": ["hybrid", "linear_attention", "hybrid"],
+            "mamba_d_state": 16,
+            "mamba_dt_rank": 4,
+            "n_mamba_heads": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "use_mamba_kernels": False,
+        },
+        without=("head_dim",),
+        not_on_vllm="vLLM does not support it",
+    ),
+    "recurrent_gemma": Tiny(
+        "recurrent_gemma",
+        {
+            "block_types": ["recurrent", "attention"],
+            "lru_width": 64,
+            "attention_window_size": 8,
+            "logits_soft_cap": 10.0,
+        },
+        not_on_vllm="vLLM does not support it",
+    ),
     "zamba2": Tiny(
         "zamba2",
         {
-            "layers_block_type": ["linear_attention", "hybrid"],
+            "num_hidden_layers": 3,
+            "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
             "mamba_d_state": 16,
-            "n_mamba_heads": 4,
-            "chunk_size": 32,
+            "mamba_ngroups": 2,
+            "n_mamba_heads": 8,
+            "chunk_size": 8,
+            "time_step_min": 1e-9,
             "num_attention_heads": 4,
             "num_key_value_heads": 4,
             "adapter_rank": 8,
+            "use_mem_rope": True,
         },
         without=("head_dim",),
+        limits={
+            "edit": (
+                5e-5,
+                "rounding, by which transformers in float32 is as far from itself in float64",
+            ),
+        },
     ),
     "cwm": Tiny(
         "cwm",
@@ -840,7 +998,13 @@ TINY: Mapping[str, Tiny] = {
     "ministral": Tiny("ministral", {"layer_types": ["sliding_attention", "full_attention"]}),
     "mpt": Tiny(
         "mpt",
-        {"d_model": 64, "n_heads": 2, "n_layers": 2, "max_seq_len": 128, "vocab_size": 256},
+        {
+            "d_model": 64,
+            "n_heads": 2,
+            "n_layers": 2,
+            "max_seq_len": 128,
+            "attn_config": {"clip_qkv": 1.0, "softmax_scale": 0.3},
+        },
         without=(
             "hidden_size",
             "num_hidden_layers",
@@ -856,7 +1020,12 @@ TINY: Mapping[str, Tiny] = {
     "biogpt": Tiny("biogpt", {"num_attention_heads": 2}),
     "gpt_neo": Tiny(
         "gpt_neo",
-        {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]},
+        {
+            "num_layers": 2,
+            "num_heads": 2,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 8,
+        },
         without=("num_hidden_layers", "num_attention_heads"),
         not_on_vllm="vLLM does not support it",
     ),
@@ -909,6 +1078,7 @@ TINY: Mapping[str, Tiny] = {
             "bias": True,
             "ffn_hidden_size": 256,
         },
+        without=("head_dim",),
         attention="sdpa",
     ),
     "deepseek_v3": Tiny(
@@ -973,8 +1143,9 @@ TINY: Mapping[str, Tiny] = {
             "ssm_state_size": 16,
             "mamba_num_heads": 4,
             "mamba_head_dim": 32,
-            "n_groups": 1,
-            "chunk_size": 32,
+            "n_groups": 2,
+            "chunk_size": 8,
+            "time_step_min": 1e-9,
             "moe_shared_expert_intermediate_size": 64,
             "sliding_window": None,
         },
@@ -1037,11 +1208,137 @@ TINY: Mapping[str, Tiny] = {
         without=("head_dim",),
         not_on_vllm="not tried: sparse attention, GPU only in vLLM",
     ),
-    "deepseek_v4": Tiny("deepseek_v4", not_on_vllm="not tried: several streams, GPU only in vLLM"),
-    "hy_v4": Tiny("hy_v4", not_on_vllm="not tried: several streams, GPU only in vLLM"),
-    "inkling_text": Tiny("inkling_text", not_on_vllm="not tried: GPU only in vLLM"),
+    "axk2": Tiny(
+        "axk2",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 64,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 32,
+            "v_head_dim": 32,
+            "mlp_layer_types": ["dense", "sparse"],
+            "n_shared_experts": 1,
+            "index_topk": 8,
+            "index_n_heads": 2,
+            "index_head_dim": 64,
+        },
+        without=("head_dim",),
+        not_on_vllm="vLLM takes the rotated width for its cache's, which its latent kernel refuses",
+    ),
+    "youtu": Tiny(
+        "youtu",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 64,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 32,
+            "v_head_dim": 32,
+        },
+        without=("head_dim",),
+        not_on_vllm="vLLM takes the rotated width for its cache's, which its latent kernel refuses",
+    ),
+    "deepseek_v4": Tiny(
+        "deepseek_v4",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": [
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+                "sliding_attention",
+            ],
+            "mlp_layer_types": ["hash_moe", "moe", "moe"],
+            "compress_rates": {
+                "compressed_sparse_attention": 2,
+                "heavily_compressed_attention": 8,
+            },
+            "q_lora_rank": 32,
+            "o_groups": 2,
+            "o_lora_rank": 32,
+            "index_n_heads": 2,
+            "index_head_dim": 32,
+            "index_topk": 4,
+        },
+        not_on_vllm="several streams, on GPUs only in vLLM",
+    ),
+    "hy_v4": Tiny(
+        "hy_v4",
+        {
+            "kv_lora_rank": 64,
+            "q_lora_rank": 32,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 32,
+            "v_head_dim": 32,
+            "mlp_layer_types": ["dense", "sparse"],
+            "indexer_types": ["full", "shared"],
+            "index_n_heads": 2,
+            "index_head_dim": 64,
+            "index_topk": 8,
+        },
+        not_on_vllm="several streams, on GPUs only in vLLM",
+    ),
+    "inkling_text": Tiny(
+        "inkling_text",
+        {
+            "layer_types": ["hybrid_sliding", "hybrid"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "sliding_window_size": 8,
+            "swa_head_dim": 16,
+            "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 2,
+            "rel_extent": 16,
+            "log_scaling_n_floor": 4,
+            "logits_mup_width_multiplier": 2.0,
+            "unpadded_vocab_size": 250,
+        },
+        not_on_vllm="on GPUs only in vLLM",
+    ),
     "qwen4_exp_text": Tiny(
-        "qwen4_exp_text", not_on_vllm="not tried: several streams, GPU only in vLLM"
+        "qwen4_exp_text",
+        {
+            "layer_types": ["linear_attention", "indexed_attention"],
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "shared_expert_intermediate_size": 64,
+            "hc_lowrank": 16,
+            "ple_layer_ids": [1],
+            "ple_embed_dim": 64,
+            "heads_per_ngram": 2,
+            "ngram_vocab_size_base": 100,
+            "make_ngram_vocab_size_divisible_by": 8,
+            "split_ngram_parts": 1,
+            "indexer_n_heads": 2,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": 32,
+            "indexer_budget": 8,
+            "indexer_compress_ratio": 2,
+        },
+        not_on_vllm="several streams, on GPUs only in vLLM",
+    ),
+    "ctrl": Tiny(
+        "ctrl",
+        {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2, "dff": 128},
+        not_on_vllm="vLLM has no definition of it",
+    ),
+    "openai_gpt": Tiny(
+        "openai-gpt",
+        {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2},
+        not_on_vllm="vLLM has no definition of it",
+    ),
+    "gpt_neox_japanese": Tiny(
+        "gpt_neox_japanese",
+        {"intermediate_multiple_size": 2},
+        not_on_vllm="vLLM has no definition of it",
+    ),
+    "modernbert_decoder": Tiny(
+        "modernbert-decoder",
+        {"local_attention": 16, "layer_types": ["sliding_attention", "full_attention"]},
+        not_on_vllm="vLLM has no definition of it",
     ),
     "diffllama": Tiny(
         "diffllama",

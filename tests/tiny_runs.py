@@ -86,7 +86,7 @@ def run(name: str, folder: Path, engines: Sequence[str]) -> Run:
             model = load(name, path, engine)
             done.found[engine] = examine(model, checkpoints.PROMPT)
             if engine == "transformers":
-                done.own = own_outputs(model)
+                done.own = own_outputs(name, model)
             kept = model.collect(collects.PROMPTS, collects.wanted(model))
             done.collected[engine] = collects.flat(kept)
     except Exception:
@@ -94,23 +94,30 @@ def run(name: str, folder: Path, engines: Sequence[str]) -> Run:
     return done
 
 
-def own_outputs(model: Any) -> dict[str, torch.Tensor]:
+def own_outputs(name: str, model: Any) -> dict[str, torch.Tensor]:
     """What transformers itself returns of a forward, beside all of nnterp."""
     ids = torch.tensor([checkpoints.PROMPT])
     with torch.no_grad():
-        own = model._module(ids, output_hidden_states=True, output_attentions=True)
+        # Asked for a pattern, an attention that has none may take another way.
+        pattern = model._module.config._attn_implementation == "eager"
+        own = model._module(ids, output_hidden_states=True, output_attentions=pattern)
     found = {"logits": own.logits[:, -1:]}
     for index in range(model.num_layers):
-        found[f"{index}.layer_input"] = own.hidden_states[index]
-        if own.get("attentions") and index < len(own.attentions):
-            found[f"{index}.attention_probabilities"] = own.attentions[index]
+        found[f"{index}.{TINY[name].hidden_states}"] = own.hidden_states[index]
+    patterns = own.get("attentions") or ()
+    attending = model.support()["attention_probabilities"].blocks
+    # One a block, or one for each that attends.
+    blocks = attending if len(patterns) == len(attending) else range(model.num_layers)
+    for index, own_pattern in zip(blocks, patterns, strict=False):
+        found[f"{index}.attention_probabilities"] = own_pattern
     return {key: tensor for key, tensor in found.items() if tensor is not None}
 
 
 def limit(name: str, line: Line) -> tuple[float, str]:
     """How far ``line`` of the checkpoint ``name`` may be off, and the cause if not by rounding."""
     limits = TINY[name].limits
-    for key in (line.kind, line.key.rpartition(".")[2]):
+    value = line.key.rpartition(".")[2]
+    for key in (f"{line.kind}.{value}", line.kind, value):
         if key in limits:
             return limits[key]
     return line.limit, ""

@@ -19,6 +19,7 @@ changed, and only those, are put back into what the model carries on with.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, Self, overload
 
 import torch
@@ -67,6 +68,10 @@ class StandardEnvoy(Envoy):
     """
 
     serving: ClassVar[Serving]
+
+    #: The values that lie between the two parts of another, by their names: the other's.
+    #: Reading one of them keeps the earlier part for when the other is asked for.
+    between: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def placed(cls, **sites: Site) -> type[Self]:
@@ -256,9 +261,13 @@ class StandardValue(eproperty):
         elsewhere = (
             type(visit) is not Visit or visit.location != location or visit.occurrence != occurrence
         )
+        if elsewhere and self.name in host.between:
+            getattr(type(host), host.between[self.name]).keep_earlier(host, mediator)
         part = None
         if self.earlier is not None and (elsewhere or self not in visit.sites):
-            part = self.earlier.read(host)
+            part = self._kept_part(host, mediator)
+            if part is None:
+                part = self.earlier.read(host)
         if elsewhere:
             self._require_ahead(host, mediator, location, occurrence, beginning)
             mediator.flush()
@@ -273,6 +282,23 @@ class StandardValue(eproperty):
             if reason is not None:
                 raise Unavailable(f"{path}: {reason}")
         return visit
+
+    def keep_earlier(self, host: StandardEnvoy, mediator: Any) -> None:
+        """Read the part that the forward reaches first, unless it has passed it, and keep it."""
+        assert self.earlier is not None
+        step = mediator.wanted(self._location(host))
+        try:
+            part = self.earlier.read(host)
+        except OutOfOrderError:
+            return
+        mediator.__dict__.setdefault("kept_parts", {})[self.path(host)] = (step, part)
+
+    def _kept_part(self, host: StandardEnvoy, mediator: Any) -> Tensor | None:
+        """The earlier part, if it was kept on this step."""
+        kept = mediator.__dict__.get("kept_parts", {}).get(self.path(host))
+        if kept is None or kept[0] != mediator.wanted(self._location(host)):
+            return None
+        return kept[1]
 
     def _whereabouts(self, host: StandardEnvoy) -> tuple[str, str, str]:
         """This value's path and location on ``host``, and where a forward of its tree begins."""
@@ -313,12 +339,16 @@ class StandardValue(eproperty):
             )
 
     def require_writable(self, host: StandardEnvoy) -> None:
-        engine = host.serving.engine
-        if engine not in self.value.writable_on:
-            raise ValueError(
-                f"{self.path(host)} is read-only on {engine}: the model computes it from other "
-                "values; edit those instead"
-            )
+        reason = self.why_read_only(host)
+        if reason is not None:
+            engine = host.serving.engine
+            raise ValueError(f"{self.path(host)} is read-only on {engine}: {reason}")
+
+    def why_read_only(self, host: StandardEnvoy) -> str | None:
+        """Why ``host`` does not take an edit of this value, or None where it does."""
+        if host.serving.engine not in self.value.writable_on:
+            return "the model computes it from other values; edit those instead"
+        return getattr(self.site, "read_only", None)
 
     def _accept(self, host: StandardEnvoy, new: Any, held: Tensor) -> Tensor:
         """``new`` as a replacement of ``held``, or a refusal that says what to do."""

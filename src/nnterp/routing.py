@@ -7,6 +7,8 @@ a linear map of what enters the mixture, so they are computed from that, and rea
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.util import first_input
 from torch import Tensor, nn
 
-from .sites import Reading
+from .sites import FirstArgument, Reading, Site, found, relative
 
 #: What a mixture calls its router.
 _NAMES = ("gate", "router")
@@ -27,26 +29,49 @@ def router_of(mlp: nn.Module) -> nn.Module | None:
     """The router of a mixture of experts; None for a dense MLP."""
     for name in _NAMES:
         router = getattr(mlp, name, None)
-        if isinstance(router, nn.Module) and _weight(router) is not None:
+        if isinstance(router, nn.Module) and (_packed(router) or _weight(router) is not None):
             return router
     return None
 
 
+def router_near(host: Envoy) -> nn.Module | None:
+    """The router of the mixture that ``host`` serves, which it may stand beside."""
+    mixture = found(host, host.mixture)
+    return None if mixture is None else router_of(mixture._module)
+
+
 def _weight(router: nn.Module) -> Tensor | None:
-    matrices = [weight for weight in router.parameters() if weight.ndim == 2]
+    # A correction of the scores may be kept as a matrix of one row.
+    matrices = [weight for weight in router.parameters() if weight.ndim == 2 and len(weight) > 1]
     return matrices[0] if len(matrices) == 1 else None
+
+
+def _packed(router: nn.Module) -> bool:
+    """Whether an engine has packed the router's weight, and left an empty one behind."""
+    return any(not weight.numel() for weight in router.parameters())
 
 
 @dataclass(frozen=True)
 class RouterLogits:
-    """The linear scores of the experts, from what enters the mixture."""
+    """The linear scores of the experts, from what enters the mixture.
+
+    Attributes:
+        entering: What the router is given, where that is something else.
+    """
+
+    entering: Site | None = None
 
     def location(self, host: Envoy) -> str:
-        return f"{host.path}.input"
+        return (self.entering or FirstArgument(host.mixture)).location(host)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        router = router_of(host._module)
+        router = router_near(host)
         assert router is not None
+        if _packed(router):
+            # Past the module's call, which is the forward's own and a location of its own.
+            returned = type(router).forward(router, first_input(*raw))
+            scores = returned if isinstance(returned, Tensor) else returned[0]
+            return Reading(scores, fresh=True)
         weight = _weight(router)
         assert weight is not None
         bias = dict(router.named_parameters()).get("bias")
@@ -63,19 +88,56 @@ class Choice:
 
     Attributes:
         weights: Whether it is their weights, and not their indices.
+        entering: What the router is given, where that is not what enters the mixture.
+        flat: Whether the router takes a row a token, without a batch axis.
     """
 
     weights: bool
+    entering: Site | None = None
+    flat: bool = True
+
+    def made_by(self, mixture: nn.Module) -> bool:
+        """Whether the router of ``mixture`` returns its choice, and not scores alone."""
+        router = router_of(mixture)
+        assert router is not None
+        weight = _weight(router)
+        assert weight is not None
+        if weight.is_meta:
+            return type(router) is not nn.Linear
+        with torch.no_grad():
+            token = torch.zeros(1, 1, dtype=torch.long, device=weight.device)
+            hidden = weight.new_zeros(1, 1, weight.shape[1])
+            returned = self._returned(mixture, hidden, {"input_ids": token})
+        return isinstance(returned, tuple) and any(
+            not part.is_floating_point() for part in returned
+        )
+
+    def _returned(self, mixture: nn.Module, hidden: Tensor, called: Mapping[str, Any]) -> Any:
+        """What the router of ``mixture`` returns for ``hidden``, ``[batch, seq, hidden]``.
+
+        Args:
+            mixture: The mixture.
+            hidden: What the router scores.
+            called: What the mixture is called with by name.
+        """
+        router = router_of(mixture)
+        assert router is not None
+        # Past the module's call, which is the forward's own and a location of its own.
+        forward = type(router).forward
+        # What else it is called with are the mixture's own tensors, or what the mixture is
+        # called with, of the same names.
+        further = list(inspect.signature(forward).parameters)[2:]
+        own = {name: getattr(mixture, name) for name in further if hasattr(mixture, name)}
+        own |= {name: called[name] for name in further if name in called}
+        given = hidden.reshape(-1, hidden.shape[-1]) if self.flat else hidden
+        return forward(router, given, **own)
 
     def location(self, host: Envoy) -> str:
-        return f"{host.path}.input"
+        return (self.entering or FirstArgument(host.mixture)).location(host)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
         hidden = first_input(*raw)
-        router = router_of(host._module)
-        assert router is not None
-        # Past the module's call, which is the forward's own and a location of its own.
-        returned = type(router).forward(router, hidden.reshape(-1, hidden.shape[-1]))
+        returned = self._returned(relative(host, host.mixture)._module, hidden, raw[1])
         indices = next(part for part in returned if not part.is_floating_point())
         chosen = indices
         if self.weights:
@@ -89,12 +151,17 @@ class Choice:
         raise NotImplementedError("the router chooses the experts for itself")
 
 
-def makes_choice(router: nn.Module) -> bool:
-    """Whether ``router`` returns the experts it chose, and not their scores alone."""
-    weight = _weight(router)
-    assert weight is not None
-    if weight.is_meta:
-        return type(router) is not nn.Linear
-    with torch.no_grad():
-        returned = type(router).forward(router, weight.new_zeros(1, weight.shape[1]))
-    return isinstance(returned, tuple) and any(not part.is_floating_point() for part in returned)
+@dataclass(frozen=True)
+class ScoredChoice(Choice):
+    """The choice of a router that returns a score of every expert, zero for those not chosen."""
+
+    def made_by(self, mixture: nn.Module) -> bool:
+        return True
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        hidden = first_input(*raw)
+        mixture = relative(host, host.mixture)._module
+        scores = self._returned(mixture, hidden, raw[1])[0]
+        best = scores.topk(mixture.top_k)
+        chosen = best.values if self.weights else best.indices
+        return Reading(chosen.reshape(*hidden.shape[:-1], -1), fresh=True)

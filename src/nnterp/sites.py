@@ -38,7 +38,10 @@ class Reading(NamedTuple):
 
 
 class Site(Protocol):
-    """Where a value lives, and how to read and replace it there."""
+    """Where a value lives, and how to read and replace it there.
+
+    One with a ``read_only``, the reason in words, is not written.
+    """
 
     def location(self, host: Envoy) -> str:
         """The nnsight location the value is read at."""
@@ -60,6 +63,15 @@ def relative(host: Envoy, path: str) -> Envoy:
             raise ValueError(f"{path!r} leads above the root from {host.path!r}")
         envoy = parent
     return envoy.get(names) if names else envoy
+
+
+def found(host: Envoy, path: str) -> Envoy | None:
+    """The envoy at ``path`` from ``host``; None where there is no module."""
+    try:
+        envoy = relative(host, path)
+    except AttributeError:
+        return None
+    return envoy if isinstance(envoy, Envoy) else None
 
 
 @dataclass(frozen=True)
@@ -229,6 +241,47 @@ class Scaled:
         return self.site.write(host, raw, tensor / self.factor(host))
 
 
+@dataclass(frozen=True)
+class Biased:
+    """A value whose module returns its bias beside it, for the block to add.
+
+    Attributes:
+        site: Where it is without.
+        index: Which element of what is returned the bias is, which may be None.
+    """
+
+    site: Site
+    index: int
+
+    def location(self, host: Envoy) -> str:
+        return self.site.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        tensor = self.site.read(host, raw).tensor
+        bias = raw[self.index]
+        return Reading(tensor if bias is None else tensor + bias, fresh=bias is not None)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        bias = raw[self.index]
+        return self.site.write(host, raw, tensor if bias is None else tensor - bias)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A value that the forward goes on to change in place, so that it is a copy that is served."""
+
+    site: Site
+
+    def location(self, host: Envoy) -> str:
+        return self.site.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return Reading(self.site.read(host, raw).tensor.clone(), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        return self.site.write(host, raw, tensor)
+
+
 def of_block(attribute: str) -> Callable[[Envoy], float]:
     """The number that the block around a host keeps as ``attribute``."""
     return lambda host: float(getattr(relative(host, "..")._module, attribute))
@@ -277,17 +330,96 @@ class Completed:
 
     def read(self, host: Envoy, raw: Any) -> Reading:
         last = self.joined.last.read(host, raw).tensor
-        return Reading(last + self.joined.sign * self.part.reshape(last.shape), fresh=True)
+        return Reading(last + self._given(last), fresh=True)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        part = self.joined.sign * self.part.reshape(tensor.shape)
-        return self.joined.last.write(host, raw, tensor - part)
+        return self.joined.last.write(host, raw, tensor - self._given(tensor))
+
+    def _given(self, like: Tensor) -> Tensor:
+        """The earlier part, in the shape of ``like`` or in one that broadcasts to it."""
+        part = self.joined.sign * self.part
+        return part.reshape(like.shape) if part.numel() == like.numel() else part
+
+
+@dataclass(frozen=True)
+class Shaped(Joined):
+    """A value that arrives in other axes than it has, which the earlier site still shows."""
+
+    def given(self, part: Tensor) -> Site:
+        return InShape(part.shape, self.last)
+
+
+@dataclass(frozen=True)
+class InShape:
+    """A value at ``site``, in the ``shape`` it should have."""
+
+    shape: torch.Size
+    site: Site
+
+    def location(self, host: Envoy) -> str:
+        return self.site.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        tensor = self.site.read(host, raw).tensor
+        # As fresh, so that a write after a read still knows the shape.
+        return Reading(tensor.reshape(self.shape), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        like = self.site.read(host, raw).tensor
+        return self.site.write(host, raw, tensor.reshape(like.shape))
 
 
 def locations(site: Site, host: Envoy) -> tuple[str, ...]:
     """Every location a value is read at, in the order the forward reaches them."""
     earlier = locations(site.earlier, host) if isinstance(site, Joined) else ()
     return (*earlier, site.location(host))
+
+
+@dataclass(frozen=True)
+class Either:
+    """A value that is elsewhere in blocks that lack a module.
+
+    Attributes:
+        has: The module, from the host.
+        site: Where the value is where there is one.
+        otherwise: Where it is where there is none.
+    """
+
+    has: str
+    site: Site
+    otherwise: Site
+
+    def _here(self, host: Envoy) -> Site:
+        return self.site if found(host, self.has) is not None else self.otherwise
+
+    def location(self, host: Envoy) -> str:
+        return self._here(host).location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return self._here(host).read(host, raw)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        return self._here(host).write(host, raw, tensor)
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Zeros, for the earlier part of a `Joined` value in blocks that lack it.
+
+    Attributes:
+        of: The module whose first argument they are like, where that is entered.
+    """
+
+    of: str = "."
+
+    def location(self, host: Envoy) -> str:
+        return FirstArgument(self.of).location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return Reading(torch.zeros_like(first_input(*raw)), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        raise NotImplementedError(f"{host.path} lacks what would be written")
 
 
 @dataclass(frozen=True)

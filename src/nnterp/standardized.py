@@ -26,7 +26,7 @@ from .collecting.selections import Positions, Selection
 from .eproperty import StandardEnvoy, StandardValue
 from .errors import CheckpointNotFound, did_you_mean
 from .names import Place
-from .sites import FirstArgument, FromFamily, Output
+from .sites import FirstArgument, FromFamily, Output, found
 from .support import Support, part, support
 from .values import Value
 
@@ -69,7 +69,7 @@ class Standardized(StandardEnvoy):
     ) -> dict[str, Any]:
         """Take the family for ``config``; the arguments nnsight builds the tree with."""
         self._config = config.get_text_config(decoder=True)
-        self.family = families.find(family, self._config.model_type, self.serving.engine)
+        self.family = families.find(family, self._config, self.serving.engine)
         self._added_rename = dict(rename or {})
         self._added_envoys = dict(envoys or {})
         return {
@@ -86,6 +86,23 @@ class Standardized(StandardEnvoy):
     def _engine_envoys(self) -> Mapping[Any, Any]:
         """The envoy classes nnsight itself needs on this engine."""
         return {}
+
+    def _serve_through_engine_envoys(self) -> None:
+        """Let a module that the engine has an envoy for serve the family's values as well.
+
+        nnsight asks for a module's class before its place in the tree.
+        """
+        engine = set(self._engine_envoys().values())
+        for path, envoy in self.named_modules():
+            if type(envoy) not in engine:
+                continue
+            spellings = aliasing.spellings(self._rename, path, envoy._module)
+            for key, served in self.family.ENVOYS.items():
+                if isinstance(key, str) and any(
+                    aliasing.path_ends_with(spelling, key) for spelling in spellings
+                ):
+                    both = (served, type(envoy))
+                    envoy.__class__ = type(served.__name__, both, {"__doc__": served.__doc__})
 
     def _check_tree(self) -> None:
         """Refuse a ``rename=`` or ``envoys=`` key that names nothing in this model."""
@@ -269,6 +286,16 @@ class Standardized(StandardEnvoy):
             ``[batch, seq, vocab]``.
         """
         raise NotImplementedError
+
+    def _normed(self, stream: Tensor) -> Tensor:
+        """``stream`` past what the model has between the last block and the projection."""
+        for name in getattr(self.family, "BEFORE_HEAD", ("norm",)):
+            module = found(self, name)
+            if module is not None:
+                # vLLM's linear layers return their bias beside the output.
+                given = module(stream)
+                stream = given[0] if isinstance(given, tuple) else given
+        return stream
 
     def get_topk_closest_tokens(
         self, stream: Tensor, k: int = 5

@@ -6,7 +6,7 @@ block's envoy has it and names no reason against it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def support(model: Standardized) -> Support:
         rows[value.name] = Served(
             value=value,
             layout=value.layout_on(engine),
-            writable=engine in value.writable_on,
+            writable=engine in value.writable_on and _writable(hosts.values(), value),
             steps="the prefill step" if engine in value.prefill_only_on else "every step",
             blocks=tuple(i for i in hosts if i >= 0 and i not in reasons),
             reasons=reasons,
@@ -109,6 +109,16 @@ def reason_against(host: StandardEnvoy | None, value: Value) -> str | None:
     if not isinstance(getattr(type(host), value.name, None), StandardValue):
         return f"{type(host).__name__}, the envoy of this family's {value.host}, has no such value"
     return host.unavailable(value.name)
+
+
+def _writable(hosts: Iterable[StandardEnvoy | None], value: Value) -> bool:
+    """Whether ``value`` can be edited wherever ``hosts`` have it."""
+    found = [(host, getattr(type(host), value.name, None)) for host in hosts]
+    return all(
+        prop.why_read_only(host) is None
+        for host, prop in found
+        if host is not None and isinstance(prop, StandardValue)
+    )
 
 
 def part(block: Any, host: Host) -> Any:

@@ -10,7 +10,7 @@ from nnsight.modeling.tp.envoys import tp_envoys, wants_tensor_parallel
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
-from . import values
+from . import known_wrong, values
 from .collecting.batch import InMemory, gather_batch
 from .collecting.gather import Gather
 from .collecting.selections import Selection, Span
@@ -66,8 +66,10 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
             config = read_config(repo_id, kwargs)
         self._shards = wants_tensor_parallel(repo_id, kwargs)
         tree = self._adopt(config, family, rename, envoys)
+        known_wrong.warn(self._config, "transformers", "", kwargs)
         kwargs.setdefault("task", "text-generation")
         super().__init__(repo_id, *args, **tree, **kwargs)
+        self._serve_through_engine_envoys()
         self._check_tree()
 
     def _engine_envoys(self) -> Mapping[Any, Any]:
@@ -120,6 +122,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
             tracer.stop()
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
-        logits = self.lm_head(self.norm(stream))
+        project = self.get(getattr(self.family, "HEAD", "lm_head"))
+        logits = project(self._normed(stream))
         readout = getattr(self.family, "READOUT", None)
         return logits if readout is None else readout(logits, self._config)

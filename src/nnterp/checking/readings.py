@@ -54,7 +54,9 @@ def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
         seen["token_embeddings"] = model.token_embeddings
         for index, value in places:
             seen[f"{index}.{value.name}"] = getattr(model.host_of(value, index), value.name)
-        seen["projected"] = model.project_on_vocab(seen[f"{index}.layer_output"][:, -1:])
+        if f"{model.num_layers - 1}.layer_output" in seen:
+            last = seen[f"{model.num_layers - 1}.layer_output"]
+            seen["projected"] = model.project_on_vocab(last[:, -1:])
         seen["logits"] = model.logits[:, -1:]
         seen["next_token_probs"] = model.next_token_probs
     return {name: tensor.detach().cpu() for name, tensor in seen.items()}
@@ -139,24 +141,29 @@ def clean_logits(model: Any, prompt: Sequence[int]) -> Tensor:
 def edited_in_place(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor:
     """The logits after doubling, in place, half the features at every other position.
 
-    Half of them, because the norms that follow would undo a change of scale.
+    Half of them, because the norms that follow would undo a change of scale; the last position
+    among them, whose logits these are.
     """
     tokens, arguments = one_step(model, prompt)
     host = model.host_of(VALUES[name], layer)
     seq = VALUES[name].axes.index("seq")
     with torch.no_grad(), model.trace(tokens, **arguments):
         tensor = getattr(host, name)
-        tensor.movedim(seq, 0)[1::2, ..., ::2] *= 2
+        tensor.movedim(seq, 0)[(tensor.shape[seq] - 1) % 2 :: 2, ..., ::2] *= 2
         logits = model.logits[:, -1:].save()
     return logits.cpu()
 
 
 def assigned(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor:
-    """The logits after replacing the value by its mirror image along the last axis."""
+    """The logits after replacing the value by one a quarter of the way to its mirror image.
+
+    No further, for what wrecks a model also magnifies the rounding of what precedes it.
+    """
     tokens, arguments = one_step(model, prompt)
     host = model.host_of(VALUES[name], layer)
     with torch.no_grad(), model.trace(tokens, **arguments):
-        setattr(host, name, getattr(host, name).flip(-1))
+        value = getattr(host, name)
+        setattr(host, name, value.lerp(value.flip(-1), 0.25))
         logits = model.logits[:, -1:].save()
     return logits.cpu()
 
@@ -175,7 +182,12 @@ def edits(
     """
     found = {"clean": clean_logits(model, prompt)}
     places = [(0, VALUES["token_embeddings"])]
-    places += [(index, value) for index, value in served(model) if value.name in EDITABLE]
+    support = model.support()
+    places += [
+        (index, value)
+        for index, value in served(model)
+        if value.name in EDITABLE and support[value.name].writable
+    ]
     for number, (layer, value) in enumerate(places):
         if both_ways or (number + layer) % 2 == 0:
             key = f"in_place.{layer}.{value.name}"

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from ..compare import gap
 from .findings import Findings
 
@@ -47,30 +44,30 @@ def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
     """What findings must be whatever another engine says."""
     for block in range(found.num_layers):
         values = found.values
-        entering, leaving = values[f"{block}.layer_input"], values[f"{block}.layer_output"]
-        if block + 1 < found.num_layers and f"{block + 1}.layer_input" in values:
-            size = gap(leaving, values[f"{block + 1}.layer_input"])
+        entering, leaving = f"{block}.layer_input", f"{block}.layer_output"
+        following = f"{block + 1}.layer_input"
+        if leaving in values and following in values:
+            size = gap(values[leaving], values[following])
             yield Line("stream", str(block), size, 0.0, size == 0.0)
         if block in found.unsummed:
             continue
-        added: Tensor = torch.zeros_like(entering)
-        lacking = []
-        for host, name in (("self_attn", "attention_output"), ("mlp", "mlp_output")):
-            if (block, host) in found.absent:
-                continue
-            if f"{block}.{name}" in values:
-                added = added + values[f"{block}.{name}"]
-            else:
-                lacking.append(name)
+        needed = [entering, leaving] + [
+            f"{block}.{name}"
+            for host, name in (("self_attn", "attention_output"), ("mlp", "mlp_output"))
+            if (block, host) not in found.absent
+        ]
+        lacking = [key.rpartition(".")[2] for key in needed if key not in values]
         if lacking:
             note = f"{' and '.join(lacking)} not served, so what the block adds is not known"
             yield Line("identity", str(block), float("inf"), rounding, False, note)
             continue
-        size = gap(entering + added, leaving)
-        moved = gap(entering, leaving)
+        before, after, *parts = [values[key] for key in needed]
+        size = gap(sum(parts, before), after)
+        moved = gap(before, after)
         yield Line("identity", str(block), size, rounding, size < rounding and moved > rounding)
-    size = gap(found.values["projected"], found.values["logits"])
-    yield Line("projection", "logits", size, rounding, size < rounding)
+    if "projected" in found.values:
+        size = gap(found.values["projected"], found.values["logits"])
+        yield Line("projection", "logits", size, rounding, size < rounding)
     for key, logits in found.edits.items():
         if key != "clean":
             effect = gap(logits, found.edits["clean"])

@@ -30,7 +30,7 @@ from .layer import Live
 
 INTERFACE = "attention_interface"
 
-_QUERY, _KEY, _VALUE = 1, 2, 3  # the interface is called as (module, query, key, value, ...)
+QUERY, KEY, VALUE = 1, 2, 3  # the interface is called as (module, query, key, value, ...)
 
 
 def last_call(source: Source, called: str) -> SourceEnvoy:
@@ -56,7 +56,7 @@ class InterfaceArgument:
 
     def read(self, host: Envoy, raw: Any) -> Reading:
         tensor = raw[0][self.position]
-        earlier = tensor.shape[2] - raw[0][_QUERY].shape[2]
+        earlier = tensor.shape[2] - raw[0][QUERY].shape[2]
         # With a cache, keys and values are the whole sequence's; the last are this step's.
         # Without, the tensor itself, which gradients reach and a slice of it they do not.
         return Reading(tensor[:, :, earlier:] if earlier else tensor)
@@ -94,7 +94,7 @@ class EagerArgument:
             number of the dtype, which is served as -inf.
     """
 
-    called: Literal["nn_functional_softmax", "torch_matmul"]
+    called: Literal["nn_functional_softmax", "F_softmax", "torch_matmul"]
     masked: bool = False
 
     def location(self, host: Envoy) -> str:
@@ -119,9 +119,9 @@ class EagerArgument:
 class Attention(Live):
     """An attention module that calls transformers' attention interface."""
 
-    attention_queries = StandardValue(values.ATTENTION_QUERIES, InterfaceArgument(_QUERY))
-    attention_keys = StandardValue(values.ATTENTION_KEYS, InterfaceArgument(_KEY))
-    attention_values = StandardValue(values.ATTENTION_VALUES, InterfaceArgument(_VALUE))
+    attention_queries = StandardValue(values.ATTENTION_QUERIES, InterfaceArgument(QUERY))
+    attention_keys = StandardValue(values.ATTENTION_KEYS, InterfaceArgument(KEY))
+    attention_values = StandardValue(values.ATTENTION_VALUES, InterfaceArgument(VALUE))
     attention_scores = StandardValue(
         values.ATTENTION_SCORES, EagerArgument("nn_functional_softmax", masked=True)
     )
@@ -144,6 +144,22 @@ class Attention(Live):
                     "attn_implementation='eager'"
                 )
         return None
+
+
+class SecondMixer(Attention):
+    """An attention that runs after another mixer, what its block adds being the sum of both."""
+
+    between = {
+        value.name: values.ATTENTION_OUTPUT.name
+        for value in (
+            values.ATTENTION_QUERIES,
+            values.ATTENTION_KEYS,
+            values.ATTENTION_VALUES,
+            values.ATTENTION_SCORES,
+            values.ATTENTION_PROBABILITIES,
+            values.ATTENTION_HEAD_OUTPUTS,
+        )
+    }
 
 
 class RecurrentMixer(Live):

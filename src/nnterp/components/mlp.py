@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .. import values
 from ..eproperty import StandardValue
-from ..routing import DENSE, Choice, RouterLogits, makes_choice, router_of
-from ..sites import Output
+from ..routing import DENSE, Choice, RouterLogits, router_near
+from ..sites import Output, relative
 from .layer import Live
 
 
 class Mlp(Live):
     """An MLP whose output is what it adds to the residual stream."""
+
+    #: Where its mixture of experts is: the MLP itself, or a module beside it.
+    mixture: ClassVar[str] = "."
 
     mlp_output = StandardValue(values.MLP_OUTPUT, Output())
     router_logits = StandardValue(values.ROUTER_LOGITS, RouterLogits())
@@ -20,9 +25,11 @@ class Mlp(Live):
     def unavailable(self, name: str) -> str | None:
         if name == values.MLP_OUTPUT.name:
             return super().unavailable(name)
-        router = router_of(self._module)
+        router = router_near(self)
         if router is None:
             return DENSE
-        if name != values.ROUTER_LOGITS.name and not makes_choice(router):
+        choice = getattr(type(self), name).site
+        mixture = relative(self, self.mixture)._module
+        if isinstance(choice, Choice) and not choice.made_by(mixture):
             return f"{type(router).__name__} returns scores, and the experts are chosen elsewhere"
         return super().unavailable(name)

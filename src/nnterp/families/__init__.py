@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import UnsupportedFamily, did_you_mean
+from ..relatives import nearest
 from ..values import Engine
 
 REQUIRED = ("RENAME", "ENVOYS")
@@ -30,13 +31,13 @@ def known(engine: Engine) -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
 
 
-def find(family: Any, model_type: str, engine: Engine) -> ModuleType:
+def find(family: Any, config: Any, engine: Engine) -> ModuleType:
     """The family module to use for a checkpoint.
 
     Args:
         family: What the user passed as ``family=``: a family's name, a module or any
-            object that defines what a family does, or None for that of ``model_type``.
-        model_type: The ``model_type`` of the checkpoint's config.
+            object that defines what a family does, or None for that of the checkpoint.
+        config: The checkpoint's config.
         engine: The engine it is loaded on.
 
     Raises:
@@ -51,13 +52,37 @@ def find(family: Any, model_type: str, engine: Engine) -> ModuleType:
                 f"family, or a module shaped like those in {PACKAGES[engine]}"
             )
         return family
-    name = (family or model_type).replace("-", "_")
+    name = module_name(family or config.model_type)
     names = known(engine)
     if name in names:
         return importlib.import_module(f"{PACKAGES[engine]}.{name}")
-    asked = f"family={name!r}" if family else f"model_type {name!r}"
-    raise UnsupportedFamily(
-        f"nnterp has no {engine} family for {asked}{did_you_mean(name, names)}. Known: "
-        f"{', '.join(names)}. If the model is built like one of them, pass its name, as in "
-        f"family='llama', or a module of your own shaped like those in {PACKAGES[engine]}"
+    raise UnsupportedFamily(_refusal(family, config, engine, names))
+
+
+def module_name(model_type: str) -> str:
+    """What the module of a ``model_type`` is called, which has no dashes."""
+    return model_type.replace("-", "_")
+
+
+def _refusal(family: str | None, config: Any, engine: Engine, names: list[str]) -> str:
+    own = f"shaped like those in {PACKAGES[engine]}"
+    if family:
+        return (
+            f"nnterp has no {engine} family for family={family!r}{did_you_mean(family, names)}. "
+            f"Known: {', '.join(names)}. A module of your own, {own}, does as well"
+        )
+    model_type = config.model_type
+    relative = nearest(model_type, config.architectures or (), engine, names)
+    said = f"nnterp has no {engine} family for model_type {model_type!r}"
+    if relative is None:
+        said += did_you_mean(model_type, names) + ". If the model is built like one it has"
+    else:
+        said += f". Nearest is {relative.name}: {relative.why}. To try it"
+    model = {"vllm": "StandardizedVLLM", "transformers": "StandardizedTransformer"}[engine]
+    path = getattr(config, "_name_or_path", "") or "..."
+    tried = relative.name if relative else "llama"
+    return (
+        f"{said}:\n\n    model = {model}({path!r}, family={tried!r})\n\n`nnterp check --family "
+        f"{tried} MODEL` tells whether it is right. A module of your own, {own}, does as well. "
+        f"Known: {', '.join(names)}"
     )

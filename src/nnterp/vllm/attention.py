@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import values
 from ..eproperty import StandardValue
-from ..sites import Argument, Output, Reading
+from ..sites import Argument, Output, Reading, found
 from .layer import Rows
 
 #: Where an attention module keeps vLLM's ``Attention`` layer.
@@ -87,6 +87,9 @@ def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
     hidden = distance < 0
     if kernel.sliding_window is not None:
         hidden |= distance >= kernel.sliding_window
+    chunk = getattr(kernel, "attention_chunk_size", None)
+    if chunk:
+        hidden |= position[:, None] // chunk != position[None, :] // chunk
     return scores.masked_fill(hidden, float("-inf"))
 
 
@@ -142,11 +145,12 @@ class Attention(Rows):
     def unavailable(self, name: str) -> str | None:
         if name not in {value.name for value in KERNEL_VALUES}:
             return super().unavailable(name)
-        kernel = self._child_map.get(KERNEL)
+        kernel = found(self, KERNEL)
         if kernel is None:
             return "this block has no vLLM Attention layer"
-        reason = None
-        if name in (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name):
+        reason = _shared_keys(kernel._module, name)
+        recomputed = (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name)
+        if reason is None and name in recomputed:
             reason = _not_recomputable(kernel._module, self.num_heads)
         return reason or super().unavailable(name)
 
@@ -157,11 +161,21 @@ class RecurrentMixer(Rows):
     attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
 
 
+def _shared_keys(kernel: Any, name: str) -> str | None:
+    """Where the keys are that ``kernel`` takes over from another block, if ``name`` needs them."""
+    owner = getattr(kernel, "kv_sharing_target_layer_name", None)
+    own = (values.ATTENTION_QUERIES.name, values.ATTENTION_HEAD_OUTPUTS.name)
+    if owner is None or name in own:
+        return None
+    return f"this block attends to the keys and values of {owner}, in vLLM's cache"
+
+
 def _not_recomputable(kernel: Any, heads: int) -> str | None:
     """Why the scores of ``kernel`` cannot be computed again outside it, or None."""
     from vllm.model_executor.layers.attention import Attention as CausalAttention
+    from vllm.model_executor.layers.attention import ChunkedLocalAttention
 
-    if type(kernel) is not CausalAttention:
+    if type(kernel) not in (CausalAttention, ChunkedLocalAttention):
         return f"{type(kernel).__name__} masks in a way that is not recomputed"
     if kernel.attn_type != "decoder":
         return f"its attention is of type {kernel.attn_type}, not causal"

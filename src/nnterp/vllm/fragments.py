@@ -20,7 +20,7 @@ from vllm.distributed import (
     get_tensor_model_parallel_world_size,
     tensor_model_parallel_all_gather,
 )
-from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.attention import Attention, MLAAttention
 
 
 class HeadFragments(VLLMFragments):
@@ -35,14 +35,19 @@ class HeadFragments(VLLMFragments):
         super().__init__()
         self._kv_heads = kv_heads
         self._kernels: set[str] = set()
+        #: Those that take latents, which every rank has whole.
+        self._latent: set[str] = set()
 
     def instrument(self, envoy: Any) -> None:
         super().instrument(envoy)
-        if isinstance(envoy._module, Attention) and get_tensor_model_parallel_world_size() > 1:
+        kernel = isinstance(envoy._module, (Attention, MLAAttention))
+        if kernel and get_tensor_model_parallel_world_size() > 1:
             self._kernels |= {f"{envoy.path}.input", f"{envoy.path}.output"}
+            if isinstance(envoy._module, MLAAttention):
+                self._latent.add(f"{envoy.path}.input")
             self.enabled = True
 
-    def whole_heads(self, kernel: Attention) -> tuple[int, int]:
+    def whole_heads(self, kernel: Attention | MLAAttention) -> tuple[int, int]:
         """The query heads and the key and value heads of ``kernel``'s block, over all ranks."""
         ranks = get_tensor_model_parallel_world_size()
         return kernel.num_heads * ranks, max(1, min(self._kv_heads, kernel.num_kv_heads * ranks))
@@ -53,18 +58,23 @@ class HeadFragments(VLLMFragments):
     def whole(self, location: str, value: Any) -> tuple[Any, Callable[[Any], Any]]:
         if location not in self._kernels:
             return super().whole(location, value)
-        return self._each(value, _gather), partial(self.split, location)
+        return self._each(location, value, _gather), partial(self.split, location)
 
     def split(self, location: str, whole: Any) -> Any:
         if location not in self._kernels:
             return super().split(location, whole)
-        return self._each(whole, _own_share)
+        return self._each(location, whole, _own_share)
 
-    def _each(self, value: Any, change: Callable[[torch.Tensor, int], torch.Tensor]) -> Any:
+    def _each(
+        self, location: str, value: Any, change: Callable[[torch.Tensor, int], torch.Tensor]
+    ) -> Any:
         """``change`` on what enters, ``(query, key, value)``, or leaves, the head outputs."""
         if isinstance(value, torch.Tensor):
             return change(value, 1)
         (query, *keys_and_values), kwargs = value
+        if location in self._latent:
+            queries = change(query.flatten(1), 1).unflatten(1, (-1, query.shape[-1]))
+            return (queries, *keys_and_values), kwargs
         copies = max(1, get_tensor_model_parallel_world_size() // self._kv_heads)
         shared = apply(keys_and_values, lambda tensor: change(tensor, copies), torch.Tensor)
         return (change(query, 1), *shared), kwargs

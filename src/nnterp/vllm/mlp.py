@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .. import values
 from ..eproperty import StandardValue
-from ..routing import DENSE, RouterLogits, router_of
+from ..routing import DENSE, RouterLogits, router_near
 from ..sites import Nowhere, Output
 from .layer import Rows
 
 
 class Mlp(Rows):
     """An MLP whose output is what it adds to the residual stream."""
+
+    #: Where its mixture of experts is: the MLP itself, or a module beside it.
+    mixture: ClassVar[str] = "."
 
     mlp_output = StandardValue(values.MLP_OUTPUT, Output())
     router_logits = StandardValue(values.ROUTER_LOGITS, RouterLogits())
@@ -20,7 +25,7 @@ class Mlp(Rows):
     def unavailable(self, name: str) -> str | None:
         if name == values.MLP_OUTPUT.name:
             return super().unavailable(name)
-        if router_of(self._module) is None:
+        if router_near(self) is None:
             return DENSE
         if name != values.ROUTER_LOGITS.name:
             return "vLLM's kernel chooses the experts and sums their outputs out of sight"

@@ -8,6 +8,7 @@ import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -20,7 +21,8 @@ from nnsight.modeling.vllm.envoys import parallel_envoys
 from nnsight.modeling.vllm.vllm import VLLM
 from torch import Tensor, nn
 
-from .. import values
+from .. import known_wrong, values
+from ..aside import aside
 from ..collecting.request import require_served
 from ..collecting.selections import Selection
 from ..eproperty import StandardValue
@@ -97,6 +99,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
                 preflight.break_graphs()
             preflight.require_main_guard()
             tree = self._adopt(read_config(repo_id, kwargs), family, rename, envoys)
+            known_wrong.warn(self._config, "vllm", preflight.platform(), kwargs)
             kwargs["additional_config"] = {
                 **(kwargs.get("additional_config") or {}),
                 TREE_KEY: pack_tree(self.family, rename, envoys),
@@ -105,6 +108,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             self._by_name = ByNameInterleaver()
             kwargs.setdefault("interleaver", self._by_name)
         super().__init__(repo_id, *args, **tree, **kwargs)
+        self._serve_through_engine_envoys()
         self._check_tree()
 
     def _engine_envoys(self) -> Mapping[Any, Any]:
@@ -112,7 +116,8 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
 
     def _load_meta(self, repo_id: str, **kwargs: Any) -> nn.Module:
         try:
-            with _without_accelerator():
+            _pack_without_values()
+            with _without_accelerator(), _zeros_from_meta():
                 module = super()._load_meta(repo_id, **kwargs)
         except preflight.REFUSALS as error:
             raise preflight.explain_refusal(repo_id, error) from error
@@ -242,23 +247,13 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
     def project_on_vocab(self, stream: Tensor) -> Tensor:
         Mediator.current("project_on_vocab")  # the weights are in the worker, so in a trace
         rows = stream.reshape(-1, stream.shape[-1])
-        normed = self.norm(rows)
+        normed = self._normed(rows)
         after_norm = getattr(self.family, "AFTER_NORM", None)
         if after_norm is not None:
             normed = after_norm(normed, self._config)
-        with self._stood_down():
+        with aside(self.interleaver):
             logits = self._module.compute_logits(normed)
         return logits.reshape(*stream.shape[:-1], -1)
-
-    @contextlib.contextmanager
-    def _stood_down(self) -> Iterator[None]:
-        """Run modules of the model aside from its forward: no block sees them."""
-        interleaver = self.interleaver
-        interleaving, interleaver.interleaving = interleaver.interleaving, False
-        try:
-            yield
-        finally:
-            interleaver.interleaving = interleaving
 
 
 @contextlib.contextmanager
@@ -268,6 +263,36 @@ def _without_accelerator() -> Iterator[None]:
         yield
         return
     with mock.patch.object(torch.accelerator, "empty_cache"):
+        yield
+
+
+@cache
+def _pack_without_values() -> torch.library.Library | None:
+    """Let vLLM's CPU build pack experts that have a shape and no values, as here they have."""
+    import vllm._custom_ops
+
+    assert vllm._custom_ops  # which loads the operators
+    if not hasattr(torch.ops._C, "prepack_moe_weight"):
+        return None
+    library = torch.library.Library("_C", "IMPL")
+    library.impl("prepack_moe_weight", lambda weight, packed, isa: None, "Meta")
+    return library
+
+
+@contextlib.contextmanager
+def _zeros_from_meta() -> Iterator[None]:
+    """Let a constructor take a tensor it just built to the host, from a device without values.
+
+    nnsight lets it read one as a list; Apertus reads the constants of its activation so.
+    """
+    real = Tensor.cpu
+
+    def cpu(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if tensor.is_meta:
+            return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+        return real(tensor, *args, **kwargs)
+
+    with mock.patch.object(Tensor, "cpu", cpu):
         yield
 
 

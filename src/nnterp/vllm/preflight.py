@@ -37,6 +37,13 @@ def require_vllm() -> None:
         )
 
 
+def platform() -> str:
+    """Where vLLM runs: ``cpu``, ``cuda``, ..."""
+    from vllm.platforms import current_platform
+
+    return current_platform.device_type
+
+
 def require_main_guard() -> None:
     """Refuse to build an engine at the top level of a script that its worker would re-run.
 

@@ -1,0 +1,8 @@
+"""Command R: attention and MLP side by side after one norm, and a scale on the logits."""
+
+from ..readout import multiplied
+from .llama import ENVOYS, RENAME
+
+__all__ = ["ENVOYS", "READOUT", "RENAME"]
+
+READOUT = multiplied("logit_scale")

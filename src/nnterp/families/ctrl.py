@@ -1,0 +1,19 @@
+"""CTRL: sinusoidal positions added to a scaled embedding; its own names throughout."""
+
+from ..components import Layer
+from ..sites import Argument, Output, Scaled
+from . import llama
+
+__all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
+
+RENAME = {
+    "transformer.w": "embed_tokens",
+    "transformer.h": "layers",
+    "transformer.layernorm": "norm",
+    "multi_head_attention": "self_attn",
+    "ffn": "mlp",
+}
+
+ENVOYS = llama.ENVOYS | {"layers.*": Layer.placed(layer_input=Argument("x"))}
+
+TOKEN_EMBEDDINGS = Scaled(Output(of="embed_tokens"), lambda model: model.hidden_size**0.5)

@@ -1,0 +1,33 @@
+"""DeepSeek-V4: streams mixed at each half, one tensor for keys and values, and summaries.
+
+In most blocks a query sees, beside the latest tokens, entries that each stand for several
+earlier ones. ``attention_output`` and ``mlp_output`` are what is added to each stream, in
+shares; a head's output is served before its rotated features are turned back.
+"""
+
+from .. import values
+from ..components import Attention, Mlp
+from ..components.sinks import scores_below
+from ..components.streams import MultiStreamLayer
+from .llama import RENAME
+
+__all__ = ["ENVOYS", "RENAME"]
+
+
+class SummarizingAttention(Attention):
+    """An attention whose keys are followed by entries that stand for several tokens each."""
+
+    attention_scores = Attention.attention_scores.at(scores_below("combined_logits_max"))
+
+    def unavailable(self, name: str) -> str | None:
+        own = (values.ATTENTION_KEYS.name, values.ATTENTION_VALUES.name)
+        if name in own and self._module.compressor is not None:
+            return "tokens' own entries are not told apart from those that sum up several"
+        return super().unavailable(name)
+
+
+ENVOYS = {
+    "layers.*": MultiStreamLayer,
+    "layers.*.self_attn": SummarizingAttention,
+    "layers.*.mlp": Mlp,
+}

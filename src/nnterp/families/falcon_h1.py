@@ -1,0 +1,24 @@
+"""Falcon H1: attention and Mamba 2 side by side on one norm, and a multiplier at every turn.
+
+``attention_output`` is the sum of what the two add.
+"""
+
+from ..components import SecondMixer
+from ..readout import multiplied
+from ..sites import Argument, Joined, Output, Scaled, of_block
+from . import jamba, llama
+
+__all__ = ["BY_ATTENTION", "BY_MAMBA", "ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
+
+BY_ATTENTION = Scaled(Output(), of_block("attn_out_multiplier"))
+BY_MAMBA = Scaled(Output(of="..mamba"), of_block("ssm_out_multiplier"))
+
+RENAME = {key: alias for key, alias in jamba.RENAME.items() if key != "mamba"}
+
+ENVOYS = llama.ENVOYS | {
+    "layers.*.self_attn": SecondMixer.placed(attention_output=Joined(BY_MAMBA, BY_ATTENTION)),
+}
+
+READOUT = multiplied("lm_head_multiplier")
+
+TOKEN_EMBEDDINGS = Argument("hidden_states", of="layers.0")

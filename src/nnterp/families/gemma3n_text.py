@@ -1,0 +1,19 @@
+"""Gemma 3n, text: four streams, which a block predicts anew, runs one of, and corrects.
+
+What a block runs is its prediction of one stream, to which it adds ``attention_output``, then
+what a low-rank side branch (LAuReL) makes of the block's input, and ``mlp_output`` after a
+division by the root of 2. The logits are read off the mean of all four.
+"""
+
+from ..components import Mlp
+from ..components.shared_keys import SharingAttention
+from ..components.streams import MultiStreamLayer
+from .gemma2 import AFTER_ATTENTION, AFTER_MLP, READOUT, RENAME
+
+__all__ = ["ENVOYS", "READOUT", "RENAME"]
+
+ENVOYS = {
+    "layers.*": MultiStreamLayer,
+    "layers.*.self_attn": SharingAttention.placed(attention_output=AFTER_ATTENTION),
+    "layers.*.mlp": Mlp.placed(mlp_output=AFTER_MLP),
+}

@@ -1,0 +1,10 @@
+"""GPT-Neo: GPT-2 with windows in every other block and scores that are not scaled."""
+
+from . import gpt2
+from .gptj import ENVOYS
+
+__all__ = ["ENVOYS", "RENAME"]
+
+RENAME = {key: alias for key, alias in gpt2.RENAME.items() if key != "attn"} | {
+    "attn.attention": "self_attn",
+}

@@ -1,0 +1,15 @@
+"""Granite with windows and sinks: a head's output shrinks by what its sink draws.
+
+transformers applies the sinks to what the pattern gives and not to the pattern; here they
+are part of the pattern, as everywhere.
+"""
+
+from ..components.discounted import DiscountedAttention
+from . import granite
+from .granite import ADDED, READOUT, RENAME, TOKEN_EMBEDDINGS
+
+__all__ = ["ATTENTION", "ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
+
+ATTENTION = DiscountedAttention.placed(attention_output=ADDED)
+
+ENVOYS = granite.ENVOYS | {"layers.*.self_attn": ATTENTION}

@@ -1,0 +1,9 @@
+"""Granite MoE with windows and sinks, and a shared expert in some."""
+
+from . import granitemoeshared
+from .granite_swa import ATTENTION
+from .granitemoeshared import READOUT, RENAME, TOKEN_EMBEDDINGS
+
+__all__ = ["ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
+
+ENVOYS = granitemoeshared.ENVOYS | {"layers.*.self_attn": ATTENTION}

@@ -1,0 +1,28 @@
+"""Inkling, text: each half ends in a short convolution over the tokens; no rope, but a bias.
+
+The embedding is normed, and the logits are narrowed and cut to the vocabulary's true width.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from ..components import Attention, Mlp
+from ..sites import Output
+from . import llama
+from .llama import RENAME
+
+__all__ = ["ENVOYS", "READOUT", "RENAME"]
+
+ENVOYS = llama.ENVOYS | {
+    "layers.*.self_attn": Attention.placed(attention_output=Output(of="..attn_sconv")),
+    "layers.*.mlp": Mlp.placed(mlp_output=Output(of="..mlp_sconv")),
+}
+
+
+def _read(logits: Tensor, config: Any) -> Tensor:
+    """The logits of the tokens there are, divided as the model divides what it reads them off."""
+    return logits[..., : config.unpadded_vocab_size] / config.logits_mup_width_multiplier
+
+
+READOUT = _read

@@ -1,0 +1,12 @@
+"""LFM2: most blocks mix by a gated convolution over a few tokens, some by attention."""
+
+from . import llama
+from .qwen3_next import ENVOYS
+
+__all__ = ["ENVOYS", "RENAME"]
+
+RENAME = llama.RENAME | {
+    "model.embedding_norm": "norm",
+    "conv": "linear_attn",
+    "feed_forward": "mlp",
+}

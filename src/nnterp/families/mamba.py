@@ -1,0 +1,15 @@
+"""Mamba: each block is a norm and one recurrent mixer, with neither attention nor MLP."""
+
+from ..components import Layer, RecurrentMixer
+
+RENAME = {
+    "backbone.embeddings": "embed_tokens",
+    "backbone.layers": "layers",
+    "backbone.norm_f": "norm",
+    "mixer": "linear_attn",
+}
+
+ENVOYS = {
+    "layers.*": Layer,
+    "layers.*.linear_attn": RecurrentMixer,
+}

@@ -1,0 +1,15 @@
+"""Qwen 4, experimental: gated streams side by side; delta states in most blocks.
+
+``attention_output`` and ``mlp_output`` are what is added to each stream, in shares. In place
+of a last norm is a module that norms the streams and mixes them into one.
+"""
+
+from ..components import RecurrentMixer
+from ..components.streams import MultiStreamLayer
+from . import llama
+
+__all__ = ["ENVOYS", "RENAME"]
+
+RENAME = llama.RENAME | {"model.hyper_connection_mixer": "norm"}
+
+ENVOYS = llama.ENVOYS | {"layers.*": MultiStreamLayer, "layers.*.linear_attn": RecurrentMixer}

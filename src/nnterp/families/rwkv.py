@@ -1,0 +1,26 @@
+"""RWKV: token shifts and a decaying sum in place of attention, a gated MLP with shifts of its own.
+
+The stream begins at the norm in the first block, and is halved between blocks every
+``rescale_every`` of them, the weights after being smaller by as much.
+"""
+
+from ..components import Layer, RecurrentMixer
+from ..components import Mlp
+from ..sites import Argument, Either, Output
+
+RENAME = {
+    "rwkv.embeddings": "embed_tokens",
+    "rwkv.blocks": "layers",
+    "rwkv.ln_out": "norm",
+    "head": "lm_head",
+    "attention": "linear_attn",
+    "feed_forward": "mlp",
+}
+
+ENTERING = Either(has="pre_ln", site=Output(of="pre_ln"), otherwise=Argument("hidden"))
+
+ENVOYS = {
+    "layers.*": Layer.placed(layer_input=ENTERING),
+    "layers.*.linear_attn": RecurrentMixer,
+    "layers.*.mlp": Mlp,
+}

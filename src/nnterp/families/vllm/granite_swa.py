@@ -1,0 +1,5 @@
+"""Granite with windows and sinks on vLLM: Granite, its kernel doing both."""
+
+from .granite import ENVOYS, RENAME, TOKEN_EMBEDDINGS
+
+__all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]

@@ -1,0 +1,22 @@
+"""Granite 4 on vLLM: blocks of two classes, by their mixer, that pass one tensor on."""
+
+from ...vllm.attention import RecurrentMixer
+from ...vllm.mlp import Mlp
+from ..granite import ADDED
+from ..granitemoehybrid import ADDED_BY_BOTH, MIXTURE, RENAME
+from . import granite
+from .granite import TOKEN_EMBEDDINGS
+
+__all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
+
+
+class SharedMlp(Mlp):
+    """The MLP for every token, beside a mixture of experts if there is one."""
+
+    mixture = MIXTURE
+
+
+ENVOYS = granite.ENVOYS | {
+    "layers.*.linear_attn": RecurrentMixer.placed(attention_output=ADDED),
+    "layers.*.mlp": SharedMlp.placed(mlp_output=ADDED_BY_BOTH),
+}

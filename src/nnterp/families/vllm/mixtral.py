@@ -1,0 +1,8 @@
+"""Mixtral on vLLM: Mistral, its mixture of experts called ``block_sparse_moe``."""
+
+from . import mistral
+from .mistral import ENVOYS
+
+__all__ = ["ENVOYS", "RENAME"]
+
+RENAME = mistral.RENAME | {"block_sparse_moe": "mlp"}

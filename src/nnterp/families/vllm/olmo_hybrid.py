@@ -1,0 +1,18 @@
+"""OLMo Hybrid on vLLM: one tensor between blocks, the adds written out."""
+
+from ...sites import Output
+from ...vllm.attention import Attention, RecurrentMixer
+from ...vllm.mlp import Mlp
+from ..olmo_hybrid import ADDED_BY_MLP, AFTER_ATTENTION, RENAME
+from . import gpt2
+
+__all__ = ["ENVOYS", "RENAME"]
+
+#: The delta rule runs out of sight, and writes what its last projection returns into a buffer.
+FROM_DELTA_RULE = Output(of="o_proj")
+
+ENVOYS = gpt2.ENVOYS | {
+    "layers.*.self_attn": Attention.placed(attention_output=AFTER_ATTENTION),
+    "layers.*.linear_attn": RecurrentMixer.placed(attention_output=FROM_DELTA_RULE),
+    "layers.*.mlp": Mlp.placed(mlp_output=ADDED_BY_MLP),
+}

@@ -1,0 +1,20 @@
+"""Zamba: Mamba blocks, in some of which a shared transformer adds to what the mixer sees.
+
+Such a block adds only what its mixer makes of both to the stream: that is the
+``attention_output`` of its ``self_attn``, whose other values are the shared attention's,
+and it has no ``mlp`` of its own.
+"""
+
+from ..components import Attention
+from ..sites import Output
+from . import jamba
+
+__all__ = ["ENVOYS", "FROM_MIXER", "RENAME"]
+
+FROM_MIXER = Output(of="...mamba_decoder.mamba")
+
+RENAME = {key: alias for key, alias in jamba.RENAME.items() if key != "feed_forward"} | {
+    "shared_transf.self_attn": "self_attn",
+}
+
+ENVOYS = jamba.ENVOYS | {"layers.*.self_attn": Attention.placed(attention_output=FROM_MIXER)}

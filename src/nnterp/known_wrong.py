@@ -1,0 +1,177 @@
+"""Where an engine is known to compute something else than the model's authors meant.
+
+Each row is one family on one engine in some of its releases, with the cause. Loading such a
+checkpoint warns: nnterp serves what the engine computes, and that is not what it should.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from packaging.specifiers import SpecifierSet
+
+from .values import Engine
+
+Condition = Callable[[Any, Mapping[str, Any]], bool]
+
+
+class KnownWrongWarning(UserWarning):
+    """A checkpoint that the engine in use is known to compute wrongly."""
+
+
+@dataclass(frozen=True)
+class KnownWrong:
+    """One family that one engine computes wrongly.
+
+    Attributes:
+        model_types: The families.
+        engine: The engine.
+        versions: The releases of its package in which it was seen.
+        cause: What is wrong.
+        size: By how much, of the logits of a tiny random checkpoint.
+        applies: From a checkpoint's config and the load's arguments to whether it is met.
+        platform: The only platform that it is met on, if it is not met on all.
+    """
+
+    model_types: tuple[str, ...]
+    engine: Engine
+    versions: str
+    cause: str
+    size: str
+    applies: Condition = lambda config, arguments: True
+    platform: Literal["cpu", "cuda"] | None = None
+
+
+def _default_rope(config: Any, arguments: Mapping[str, Any]) -> bool:
+    rope = getattr(config, "rope_parameters", None) or {}
+    return rope.get("rope_type", "default") == "default"
+
+
+def _has_windows(config: Any, arguments: Mapping[str, Any]) -> bool:
+    return "sliding_attention" in (getattr(config, "layer_types", None) or ())
+
+
+def _is_set(field: str) -> Condition:
+    return lambda config, arguments: bool(getattr(config, field, False))
+
+
+def _eager_alibi(config: Any, arguments: Mapping[str, Any]) -> bool:
+    return bool(config.alibi) and arguments.get("attn_implementation") == "eager"
+
+
+#: Every combination known.
+KNOWN_WRONG: tuple[KnownWrong, ...] = (
+    KnownWrong(
+        ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "lfm2", "lfm2_moe"),
+        "vllm",
+        "==0.32.*",
+        "the CPU's rotary kernel turns queries given as [tokens, heads, head_dim] wrongly",
+        "the logits are another model's",
+        _default_rope,
+        "cpu",
+    ),
+    KnownWrong(
+        ("cohere2", "cohere2_moe"),
+        "vllm",
+        "==0.32.*",
+        "its sliding windows are one key too wide",
+        "0.1 of a log-probability",
+        _has_windows,
+    ),
+    KnownWrong(
+        ("ernie4_5_moe",),
+        "vllm",
+        "==0.32.*",
+        "the CPU's router leaves out e_score_correction_bias, and chooses other experts",
+        "up to 1 of a log-probability, at some tokens",
+        platform="cpu",
+    ),
+    KnownWrong(
+        ("phimoe",),
+        "vllm",
+        "==0.32.*",
+        "the bias of lm_head is dropped",
+        "0.3 of a log-probability",
+        _is_set("lm_head_bias"),
+    ),
+    KnownWrong(
+        ("qwen3", "qwen3_moe"),
+        "vllm",
+        "==0.32.*",
+        "the bias of the attention's output projection is dropped",
+        "0.8 of the logits",
+        _is_set("attention_bias"),
+    ),
+    KnownWrong(
+        ("gemma3n_text",),
+        "vllm",
+        "==0.32.*",
+        "the embeddings of each layer are not added",
+        "the logits are another model's",
+    ),
+    KnownWrong(
+        ("hrm_text",),
+        "vllm",
+        "==0.32.*",
+        "the prefill attends to later tokens as well",
+        "1 of a log-probability",
+    ),
+    KnownWrong(
+        ("doge",),
+        "vllm",
+        "==0.32.*",
+        "its dynamic mask is left out",
+        "0.2 of a log-probability",
+    ),
+    KnownWrong(
+        ("falcon",),
+        "transformers",
+        ">=5.17,<5.20",
+        "eager attention adds ALiBi twice; load with attn_implementation='sdpa'",
+        "0.4 of a log-probability",
+        _eager_alibi,
+    ),
+)
+
+
+def met_by(
+    config: Any,
+    engine: Engine,
+    version: str,
+    platform: str,
+    arguments: Mapping[str, Any],
+) -> list[KnownWrong]:
+    """What is known to be wrong with a checkpoint.
+
+    Args:
+        config: Its config.
+        engine: The engine.
+        version: Of the engine's package.
+        platform: ``cpu`` or ``cuda``, where the engine runs.
+        arguments: What it is loaded with.
+    """
+    return [
+        row
+        for row in KNOWN_WRONG
+        if row.engine == engine
+        and config.model_type in row.model_types
+        and SpecifierSet(row.versions).contains(version.partition("+")[0], prereleases=True)
+        and row.platform in (None, platform)
+        and row.applies(config, arguments)
+    ]
+
+
+def warn(config: Any, engine: Engine, platform: str, arguments: Mapping[str, Any]) -> None:
+    """Warn of what is known to be wrong with a checkpoint about to be loaded."""
+    version = importlib.import_module(engine).__version__
+    for row in met_by(config, engine, version, platform, arguments):
+        warnings.warn(
+            f"{config.model_type} is known to be computed wrongly by {engine} {version}: "
+            f"{row.cause} ({row.size})",
+            KnownWrongWarning,
+            stacklevel=4,
+        )
