@@ -19,6 +19,7 @@ import checkpoints
 import collects
 from nnterp import StandardizedTransformer
 from nnterp.checking import readings
+from tiny import TINY
 
 
 def load(path: Path, device: str, dtype: torch.dtype, attention: str) -> StandardizedTransformer:
@@ -46,7 +47,7 @@ def write(name: str, folder: Path, device: str = "cpu", dtype: str = "float32") 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--names", nargs="*", default=list(checkpoints.TINY))
+    parser.add_argument("--names", nargs="*", default=list(TINY))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     arguments = parser.parse_args()

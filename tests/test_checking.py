@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -96,14 +98,13 @@ def test_the_wrong_family_fails_by_name(
     assert said.splitlines()[-1].startswith(f"{path}: ")
 
 
-def test_several_checkpoints_are_counted(
-    tiny_folder: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_several_checkpoints_are_counted(tiny_folder: Callable[[str], Path]) -> None:
     paths = [str(tiny_folder(name)) for name in ("llama", "gpt2")]
-    assert main(["check", *paths, "--engines", "transformers"]) == 0
-    said = capfd.readouterr().out
-    assert said.splitlines()[-1] == "2 of 2 hold"
-    assert "holds" in said
+    command = [sys.executable, "-m", "nnterp", "check", *paths, "--engines", "transformers"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "2 of 2 hold"
+    assert ended.stdout.count(": holds (") == 2
 
 
 def test_a_reason_that_is_another_when_asked_for_is_found(

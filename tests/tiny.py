@@ -7,7 +7,7 @@ multipliers that are not 1: a feature that changes nothing could be left out unn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: The values of every config that has them, where its row says nothing else.
@@ -47,7 +47,8 @@ class Tiny:
             and transformers does not save it.
         weights: The numbers that some of its weights are, by the end of their names.
         attention: The transformers attention it is held against.
-        hidden_states: The value of each block that transformers' own hidden states are.
+        hidden_states: The value of each block that transformers' own hidden states are; empty
+            where its records are of more runs than the values.
         not_on_vllm: Why it is held against transformers alone.
         limits: How far a value may be from transformers', and why, where that is further
             than rounding; by its name, by ``edit`` or ``decoded`` for all of those, or by both,
@@ -741,8 +742,15 @@ TINY: Mapping[str, Tiny] = {
     ),
     "hrm_text": Tiny(
         "hrm_text",
-        {"num_layers_per_stack": 2, "H_cycles": 2, "L_cycles": 2, "prefix_lm": False},
+        {
+            "num_layers_per_stack": 2,
+            "H_cycles": 2,
+            "L_cycles": 3,
+            "prefix_lm": False,
+            "embedding_scale": 2.0,
+        },
         without=("num_hidden_layers",),
+        hidden_states="",
         not_on_vllm="vLLM's prefill looks both ways",
     ),
     "mamba": Tiny(
@@ -1065,7 +1073,7 @@ TINY: Mapping[str, Tiny] = {
             "mamba_d_state": 16,
             "mamba_d_head": 32,
         },
-        not_on_vllm="vLLM removed its definition, and its Transformers backend refuses the recurrent blocks",
+        not_on_vllm="vLLM removed its definition, and its Transformers backend refuses it",
     ),
     "falcon_rw": Tiny(
         "falcon",
@@ -1335,6 +1343,32 @@ TINY: Mapping[str, Tiny] = {
         {"intermediate_multiple_size": 2},
         not_on_vllm="vLLM has no definition of it",
     ),
+    "cohere_compass_text": Tiny(
+        "cohere_compass_text",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "logit_scale": 0.5,
+            "rope_parameters": {
+                "sliding_attention": {
+                    "rope_type": "default",
+                    "rope_theta": 10000.0,
+                    "mrope_section": [6, 6, 4],
+                },
+                "full_attention": None,
+            },
+        },
+        not_on_vllm="vLLM's Transformers backend has no three-axis positions for a text model",
+    ),
+    "aria_text": Tiny(
+        "aria_text",
+        {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
+        not_on_vllm="vLLM's Transformers backend does not find how many experts a token has",
+    ),
+    "jetmoe": Tiny(
+        "jetmoe",
+        {"kv_channels": 32, "num_key_value_heads": 2},
+        not_on_vllm="vLLM's Transformers backend has too few heads for the queries of its experts",
+    ),
     "modernbert_decoder": Tiny(
         "modernbert-decoder",
         {"local_attention": 16, "layer_types": ["sliding_attention", "full_attention"]},
@@ -1346,3 +1380,38 @@ TINY: Mapping[str, Tiny] = {
         not_on_vllm="vLLM's Transformers backend refuses its two attention calls",
     ),
 }
+
+
+def _changed(name: str, **changes: Any) -> Tiny:
+    """A row with other values in its config."""
+    return replace(TINY[name], config={**TINY[name].config, **changes})
+
+
+#: Checkpoints that an engine is known to compute wrongly, each a good one with the feature that
+#: it gets wrong.
+WRONG: Mapping[str, Tiny] = {
+    "cohere2_windowed": _changed("cohere2", sliding_window=8),
+    "cohere2_moe_windowed": _changed("cohere2_moe", sliding_window=8),
+    "phimoe_biased_head": _changed("phimoe", lm_head_bias=True),
+    "qwen3_biased": _changed("qwen3", attention_bias=True),
+    "qwen3_moe_biased": _changed("qwen3_moe", attention_bias=True),
+    "deepseek_v2_default_rope": _changed("deepseek_v2", rope_parameters={"rope_type": "default"}),
+    "deepseek_v3_default_rope": _changed("deepseek_v3", rope_parameters={"rope_type": "default"}),
+    "glm4_moe_lite_default_rope": _changed(
+        "glm4_moe_lite", rope_parameters={"rope_type": "default"}
+    ),
+    "axk1_default_rope": _changed("axk1", rope_parameters={"rope_type": "default"}),
+    "ernie4_5_moe_corrected": replace(TINY["ernie4_5_moe"], weights={}),
+    "apertus_random": replace(TINY["apertus"], weights={}),
+    "llama4_tempered": _changed("llama4_text", attn_temperature_tuning=True, floor_scale=4),
+    "falcon_h1_norm_before_gate": _changed(
+        "falcon_h1", mamba_rms_norm=True, mamba_norm_before_gate=True
+    ),
+    "nemotron_h_windowed": _changed("nemotron_h_no_moe", sliding_window=8),
+    "nemotron_h_clamped": _changed("nemotron_h_no_moe", time_step_min=0.001),
+    "zamba2_clamped": _changed("zamba2", time_step_min=0.001),
+    "mamba2_grouped": _changed("mamba2", n_groups=2),
+    "falcon_rw_eager": replace(TINY["falcon_rw"], attention="eager"),
+}
+
+ROWS: Mapping[str, Tiny] = {**TINY, **WRONG}

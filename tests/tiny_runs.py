@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,8 @@ from nnterp.checking import table
 from nnterp.checking.findings import Findings, examine
 from nnterp.checking.verdict import CLOSE, Line, between, on_its_own
 from nnterp.compare import gap
-from tiny import TINY
+from nnterp.known_wrong import KnownWrongWarning
+from tiny import ROWS, TINY
 
 #: What an engine for a tiny checkpoint needs, and no more.
 ENGINE = {"dtype": "float32", "max_model_len": 64, "kv_cache_memory_bytes": 50_000_000}
@@ -50,12 +52,14 @@ class Run:
         found: The findings of each engine.
         collected: What each engine's `collect` kept.
         own: transformers' own hidden states and attentions, by the key of the value that each is.
+        warned: What loading it was warned of.
         error: The traceback of what went wrong, if anything.
     """
 
     found: dict[str, Findings] = field(default_factory=dict)
     collected: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     own: dict[str, torch.Tensor] = field(default_factory=dict)
+    warned: list[str] = field(default_factory=list)
     error: str = ""
 
 
@@ -71,7 +75,7 @@ def load(name: str, path: Path, engine: str) -> Any:
         dispatch=True,
         device="cpu",
         dtype=torch.float32,
-        attn_implementation=TINY[name].attention,
+        attn_implementation=ROWS[name].attention,
     )
 
 
@@ -81,9 +85,13 @@ def run(name: str, folder: Path, engines: Sequence[str]) -> Run:
     try:
         path = checkpoints.make(name, folder)
         for engine in sorted(engines):
-            if engine == "vllm" and TINY[name].not_on_vllm:
+            if engine == "vllm" and ROWS[name].not_on_vllm:
                 continue
-            model = load(name, path, engine)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                model = load(name, path, engine)
+            told = [str(w.message) for w in said if w.category is KnownWrongWarning]
+            done.warned += told
             done.found[engine] = examine(model, checkpoints.PROMPT)
             if engine == "transformers":
                 done.own = own_outputs(name, model)
@@ -102,8 +110,11 @@ def own_outputs(name: str, model: Any) -> dict[str, torch.Tensor]:
         pattern = model._module.config._attn_implementation == "eager"
         own = model._module(ids, output_hidden_states=True, output_attentions=pattern)
     found = {"logits": own.logits[:, -1:]}
+    stream = ROWS[name].hidden_states
+    if not stream:
+        return found
     for index in range(model.num_layers):
-        found[f"{index}.{TINY[name].hidden_states}"] = own.hidden_states[index]
+        found[f"{index}.{stream}"] = own.hidden_states[index]
     patterns = own.get("attentions") or ()
     attending = model.support()["attention_probabilities"].blocks
     # One a block, or one for each that attends.
@@ -115,7 +126,7 @@ def own_outputs(name: str, model: Any) -> dict[str, torch.Tensor]:
 
 def limit(name: str, line: Line) -> tuple[float, str]:
     """How far ``line`` of the checkpoint ``name`` may be off, and the cause if not by rounding."""
-    limits = TINY[name].limits
+    limits = ROWS[name].limits
     value = line.key.rpartition(".")[2]
     for key in (f"{line.kind}.{value}", line.kind, value):
         if key in limits:
@@ -149,7 +160,7 @@ def table_of(runs: Mapping[str, Run]) -> str:
     """The table of families, as these runs make it."""
     rows = []
     for name, done in sorted(runs.items(), key=lambda item: (TINY[item[0]].model_type, item[0])):
-        row = TINY[name]
+        row = ROWS[name]
         told = f"`{row.model_type}`"
         if name != row.model_type:
             told += f" ({name.removeprefix(row.model_type).strip('_').replace('_', ' ')})"
@@ -192,7 +203,7 @@ def write(name: str, folder: Path, engines: Sequence[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--names", nargs="*", default=list(TINY))
+    parser.add_argument("--names", nargs="*", default=list(ROWS))
     parser.add_argument("--engines", nargs="*", default=["transformers", "vllm"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--table", action="store_true", help="write the table of families anew")

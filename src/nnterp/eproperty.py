@@ -73,6 +73,11 @@ class StandardEnvoy(Envoy):
     #: Reading one of them keeps the earlier part for when the other is asked for.
     between: ClassVar[Mapping[str, str]] = {}
 
+    @property
+    def runs(self) -> int:
+        """How often a forward runs this module; its values are the last run's."""
+        return 1
+
     @classmethod
     def placed(cls, **sites: Site) -> type[Self]:
         """This envoy with some of its values at other sites: how a family says where it differs.
@@ -244,7 +249,10 @@ class StandardValue(eproperty):
             if not reading.fresh:
                 if new is not reading.tensor:
                     accepted = self._accept(host, new, reading.tensor)
-                    Mediator.swap(visit.location, self.site.write(host, visit.content(), accepted))
+                    content = self.site.write(host, visit.content(), accepted)
+                    mediator.flush()
+                    swap = Pending(Event.SWAP, visit.location, visit.occurrence, content)
+                    getcurrent().parent.switch(swap)
                 return
         mediator.transform = visit
         held = visit.read(self, host)
@@ -256,7 +264,7 @@ class StandardValue(eproperty):
         if reason is not None:
             raise Unavailable(f"{self.path(host)}: {reason}")
         path, location, beginning = self._whereabouts(host)
-        occurrence = mediator.wanted(location)
+        occurrence = self._occurrence(host, mediator, location, beginning)
         visit: Any = mediator.transform
         elsewhere = (
             type(visit) is not Visit or visit.location != location or visit.occurrence != occurrence
@@ -282,6 +290,19 @@ class StandardValue(eproperty):
             if reason is not None:
                 raise Unavailable(f"{path}: {reason}")
         return visit
+
+    @staticmethod
+    def _occurrence(host: StandardEnvoy, mediator: Any, location: str, beginning: str) -> int:
+        """The occurrence of ``location`` that is the value's, on the step the block is at."""
+        runs = host.runs
+        if runs == 1:
+            return mediator.wanted(location)
+        step = mediator.iteration
+        if step is None:
+            step = max(mediator.occurrence(beginning) - 1, 0)
+        # A call in a forward's source is counted from when it was first looked at.
+        ahead = step * runs + runs - 1 - mediator.occurrence(f"{host.path}.output")
+        return mediator.occurrence(location) + ahead
 
     def keep_earlier(self, host: StandardEnvoy, mediator: Any) -> None:
         """Read the part that the forward reaches first, unless it has passed it, and keep it."""
@@ -329,7 +350,7 @@ class StandardValue(eproperty):
             # Past its first value of a step, a block follows the model, and would be
             # given the next step's.
             begun = mediator.occurrence(beginning)
-            late = 0 < begun <= passed
+            late = 0 < begun * host.runs <= passed
         if late:
             latest = getattr(mediator, "latest_value", None)
             after = f" after {latest}, which the forward reaches later" if latest else ""

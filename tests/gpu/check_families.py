@@ -26,6 +26,7 @@ import torch
 import checkpoints
 from nnterp.checking import readings
 from nnterp.compare import gap
+from tiny import TINY
 
 CLOSE = {"float32": 2e-5, "bfloat16": None}
 IDENTITY = {"float32": 1e-6, "bfloat16": 2e-2}
@@ -100,7 +101,7 @@ def stage(*command: object) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--names", nargs="*", default=list(checkpoints.TINY))
+    parser.add_argument("--names", nargs="*", default=list(TINY))
     parser.add_argument("--model", nargs="*", type=Path, default=[])
     parser.add_argument("--dtypes", nargs="*", default=list(CLOSE))
     parser.add_argument("--compare", type=Path, help=argparse.SUPPRESS)

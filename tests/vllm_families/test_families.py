@@ -15,7 +15,7 @@ from nnterp import families
 from nnterp.checking import table
 from nnterp.compare import gap
 from nnterp.values import VALUES
-from tiny import TINY
+from tiny import TINY, WRONG
 from tiny_runs import Run
 
 RunOf = Callable[[str], Run]
@@ -82,6 +82,20 @@ def test_no_limit_is_wider_than_what_it_is_for(name: str, run_of: RunOf) -> None
     for key, (limit, cause) in TINY[name].limits.items():
         assert cause
         assert limit / 10 < sizes[key] < limit, f"{key}: {sizes[key]:.1e}"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_listed_as_wrong_is_wrong_and_warned_of(name: str, run_of: RunOf) -> None:
+    """And what nnterp hands over is what the engine computes: on its own all holds."""
+    run = run_of(name)
+    assert [text for kind in KINDS for text in wrong(name, run, kind)] == []
+    assert any(line.kind == "value" and line.size > 1e-4 for line in tiny_runs.lines(run))
+    assert run.warned
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_what_is_right_is_not_warned_of(name: str, run_of: RunOf) -> None:
+    assert bool(run_of(name).warned) is (name == "bloom" or name == "apertus")
 
 
 def test_enough_families_are_held_against_the_other_engine() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import multiprocessing
 import os
 import sys
@@ -169,15 +168,15 @@ def run(
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if len(models) == 1:
         return _run_one(models[0], engines, prompt, device, dtype, family)
-    # A process each, forked with both engines imported: what vLLM's Transformers backend does
-    # to transformers' classes, and the memory of an engine, end with it.
-    for engine in engines:
-        importlib.import_module("vllm.entrypoints.llm" if engine == "vllm" else engine)
-    fork = multiprocessing.get_context("fork")
+    # A process each, forked from one that has imported both engines and run nothing: what
+    # vLLM's Transformers backend does to transformers' classes, and an engine's memory, end with it.
+    server = multiprocessing.get_context("forkserver")
+    imported = {"transformers": "nnterp.transformer", "vllm": "vllm.entrypoints.llm"}
+    server.set_forkserver_preload([__name__, *(imported[engine] for engine in engines)])
     failed = []
     for path in models:
         arguments = (path, engines, prompt, device, dtype, family)
-        child = fork.Process(target=lambda given=arguments: sys.exit(_run_one(*given)))
+        child = server.Process(target=_exit_with, args=arguments)
         child.start()
         child.join()
         if child.exitcode:
@@ -185,6 +184,10 @@ def run(
     held = len(models) - len(failed)
     print(f"\n{held} of {len(models)} hold{''.join(f'; FAILED {path}' for path in failed)}")
     return min(len(failed), 99)
+
+
+def _exit_with(*arguments: Any) -> None:
+    sys.exit(_run_one(*arguments))
 
 
 def _run_one(

@@ -14,8 +14,9 @@ calls: the last one of that name.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from nnsight.intervention.envoy import Envoy
@@ -149,7 +150,7 @@ class Attention(Live):
 class SecondMixer(Attention):
     """An attention that runs after another mixer, what its block adds being the sum of both."""
 
-    between = {
+    between: ClassVar[Mapping[str, str]] = {
         value.name: values.ATTENTION_OUTPUT.name
         for value in (
             values.ATTENTION_QUERIES,

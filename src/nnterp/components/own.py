@@ -267,6 +267,30 @@ class Repeated:
 
 
 @dataclass(frozen=True)
+class Tiled:
+    """Keys or values whose heads the forward repeats all together, and not one by one.
+
+    Attributes:
+        site: Where they are.
+        heads: The attribute of the attention that counts those that are no repetition.
+    """
+
+    site: Site
+    heads: str
+
+    def location(self, host: Envoy) -> str:
+        return self.site.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        own = self.site.read(host, raw).tensor[:, : getattr(host._module, self.heads)]
+        return Reading(own.clone(), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        held = self.site.read(host, raw).tensor.shape[1]
+        return self.site.write(host, raw, tensor.repeat(1, held // tensor.shape[1], 1, 1))
+
+
+@dataclass(frozen=True)
 class ByConfig:
     """A value that is elsewhere where the config sets ``field``."""
 

@@ -4,12 +4,14 @@ Attention and MLP are handed the stream and add to it themselves; the values are
 add. ``attention_scores`` count ALiBi's distances from the query.
 """
 
-from ..components import Mlp
+from nnsight.intervention.envoy import Envoy
+
+from ..components import Layer, Mlp
 from ..components.own import Bound, IntoProjection, OwnAttention, Relative, Scores
 from ..sites import Argument, Output
 from . import llama
 
-__all__ = ["ENVOYS", "RENAME", "Attention"]
+__all__ = ["ENVOYS", "RENAME", "sums"]
 
 RENAME = {
     "transformer.word_embeddings": "embed_tokens",
@@ -17,6 +19,19 @@ RENAME = {
     "transformer.ln_f": "norm",
     "self_attention": "self_attn",
 }
+
+
+def sums(block: Envoy) -> bool:
+    """Whether it is the stream itself that is added to, and not the stream normed."""
+    return not block._module.apply_residual_connection_post_layernorm
+
+
+class Block(Layer):
+    """A block that adds to its norms where the config says so."""
+
+    @property
+    def sums(self) -> bool:
+        return sums(self)
 
 
 class Attention(OwnAttention):
@@ -28,6 +43,7 @@ class Attention(OwnAttention):
 
 
 ENVOYS = llama.ENVOYS | {
+    "layers.*": Block,
     "layers.*.self_attn": Attention.placed(
         attention_queries=Bound("self__reshape", 0),
         attention_keys=Bound("self__reshape", 1),

@@ -4,8 +4,7 @@ The stream begins at the norm in the first block, and is halved between blocks e
 ``rescale_every`` of them, the weights after being smaller by as much.
 """
 
-from ..components import Layer, RecurrentMixer
-from ..components import Mlp
+from ..components import Layer, Mlp, RecurrentMixer
 from ..sites import Argument, Either, Output
 
 RENAME = {

@@ -1,0 +1,32 @@
+"""MiniMax: linear attention in most blocks, mixtures of experts, and a stream normed as it enters.
+
+What each half adds is weighed against the normed stream it is added to, so a block's output is
+not the sum of its input and its parts.
+"""
+
+from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
+
+from ..components import Attention, Layer, Mlp, RecurrentMixer
+from ..sites import Output, Scaled, of_block
+from .llama import RENAME
+
+__all__ = ["ENVOYS", "RENAME"]
+
+
+class Block(Layer):
+    """A block whose norms are on the stream itself."""
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+
+ADDED_BY_MIXER = Scaled(Output(), of_block("attn_beta_factor"))
+ADDED_BY_MLP = Scaled(Output(), of_block("mlp_beta_factor"))
+
+ENVOYS = {
+    MiniMaxLightningAttention: RecurrentMixer.placed(attention_output=ADDED_BY_MIXER),
+    "layers.*": Block,
+    "layers.*.self_attn": Attention.placed(attention_output=ADDED_BY_MIXER),
+    "layers.*.mlp": Mlp.placed(mlp_output=ADDED_BY_MLP),
+}

@@ -1,0 +1,5 @@
+"""FlexOLMo on vLLM: transformers' own blocks, through the Transformers backend."""
+
+from .olmo2 import ENVOYS, RENAME
+
+__all__ = ["ENVOYS", "RENAME"]
