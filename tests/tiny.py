@@ -85,13 +85,23 @@ TINY: Mapping[str, Tiny] = {
             "num_key_value_heads": 1,
         },
     ),
-    "olmo": Tiny("olmo"),
+    "olmo": Tiny("olmo", {"clip_qkv": 1.0}),
     "olmo2": Tiny("olmo2"),
-    "glm": Tiny("glm"),
+    "glm": Tiny("glm", {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "starcoder2": Tiny("starcoder2"),
-    "smollm3": Tiny("smollm3"),
-    "arcee": Tiny("arcee"),
-    "seed_oss": Tiny("seed_oss"),
+    "smollm3": Tiny(
+        "smollm3",
+        {
+            "no_rope_layers": [1, 0],
+            "use_sliding_window": True,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "arcee": Tiny("arcee", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "seed_oss": Tiny(
+        "seed_oss",
+        {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_out_bias": True},
+    ),
     "helium": Tiny("helium"),
     "ministral3": Tiny(
         "ministral3",
@@ -989,19 +999,62 @@ TINY: Mapping[str, Tiny] = {
         },
     ),
     "flex_olmo": Tiny("flex_olmo"),
-    "hunyuan_v1_dense": Tiny("hunyuan_v1_dense"),
-    "hunyuan_v1_moe": Tiny("hunyuan_v1_moe", {"moe_topk": 2}),
-    "jais2": Tiny("jais2"),
+    "hunyuan_v1_dense": Tiny(
+        "hunyuan_v1_dense",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "rope_parameters": {
+                "rope_type": "dynamic",
+                "alpha": 1000.0,
+                "factor": 1.0,
+                "rope_theta": 10000.0,
+            },
+        },
+    ),
+    "hunyuan_v1_moe": Tiny(
+        "hunyuan_v1_moe",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "moe_topk": 2,
+            "rope_parameters": {
+                "rope_type": "dynamic",
+                "alpha": 1000.0,
+                "factor": 1.0,
+                "rope_theta": 10000.0,
+            },
+        },
+    ),
+    "jais2": Tiny("jais2", {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "mellum": Tiny(
         "mellum",
         {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
             "layer_types": ["sliding_attention", "full_attention"],
             "mlp_layer_types": ["dense", "sparse"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 10000.0,
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
         },
     ),
     "vaultgemma": Tiny(
         "vaultgemma",
-        {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 5.0,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
     ),
     "ministral": Tiny("ministral", {"layer_types": ["sliding_attention", "full_attention"]}),
     "mpt": Tiny(
@@ -1021,9 +1074,19 @@ TINY: Mapping[str, Tiny] = {
         ),
         not_on_vllm="vLLM removed its definition after 0.28",
     ),
-    "dots1": Tiny("dots1", {"first_k_dense_replace": 1, "n_shared_experts": 1}),
+    "dots1": Tiny(
+        "dots1",
+        {
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+            "n_group": 2,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "bitnet": Tiny("bitnet"),
-    "nanochat": Tiny("nanochat"),
+    "nanochat": Tiny("nanochat", {"final_logit_softcapping": 5.0}),
     "persimmon": Tiny("persimmon", {"num_attention_heads": 2}),
     "biogpt": Tiny("biogpt", {"num_attention_heads": 2}),
     "gpt_neo": Tiny(
@@ -1061,8 +1124,28 @@ TINY: Mapping[str, Tiny] = {
         without=("hidden_size", "num_hidden_layers", "num_attention_heads"),
         not_on_vllm="vLLM does not support it",
     ),
-    "solar_open": Tiny("solar_open", {"n_shared_experts": 1}),
-    "doge": Tiny("doge", not_on_vllm="vLLM does not apply its dynamic mask"),
+    "solar_open": Tiny(
+        "solar_open",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "n_shared_experts": 1,
+            "n_group": 2,
+            "routed_scaling_factor": 2.5,
+        },
+    ),
+    "doge": Tiny(
+        "doge",
+        {"keep_window_size": 6},
+        weights={"input_residual": 0.8, "post_attention_residual": 1.25, ".A": 0.5},
+        not_on_vllm="vLLM does not apply its dynamic mask",
+    ),
+    "doge_moe": Tiny(
+        "doge",
+        {"keep_window_size": 6, "is_moe": True, "num_experts": 16},
+        weights={"input_residual": 0.8, "post_attention_residual": 1.25, ".A": 0.5},
+        not_on_vllm="vLLM does not apply its dynamic mask",
+    ),
     "bamba": Tiny(
         "bamba",
         {
@@ -1376,8 +1459,80 @@ TINY: Mapping[str, Tiny] = {
     ),
     "diffllama": Tiny(
         "diffllama",
-        {"num_attention_heads": 2, "num_key_value_heads": 2},
+        {"num_attention_heads": 4, "num_key_value_heads": 2},
         not_on_vllm="vLLM's Transformers backend refuses its two attention calls",
+    ),
+    "gemma4_unified_text": Tiny(
+        "gemma4_unified_text",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": [
+                "sliding_attention",
+                "full_attention",
+                "sliding_attention",
+                "full_attention",
+            ],
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "final_logit_softcapping": 5.0,
+            "head_dim": 32,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "global_head_dim": 64,
+        },
+        without=("head_dim", "num_key_value_heads"),
+    ),
+    "gemma4_unified_text_keys_as_values": Tiny(
+        "gemma4_unified_text",
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "head_dim": 32,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "global_head_dim": 64,
+        },
+        without=("head_dim", "num_key_value_heads"),
+        weights={"layer_scalar": 0.7},
+    ),
+    "minimax_m3_vl_text": Tiny(
+        "minimax_m3_vl_text",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 64,
+            "dense_intermediate_size": 128,
+            "shared_intermediate_size": 64,
+            "rotary_dim": 16,
+            "swiglu_limit": 1.0,
+            "layer_types": ["full_attention", "minimax_m3_sparse"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "index_n_heads": 2,
+            "index_head_dim": 32,
+            "index_block_size": 4,
+            "index_topk_blocks": 2,
+        },
+        not_on_vllm="on GPUs only in vLLM, whose Transformers backend leaves out the indexer",
+    ),
+    "bert_generation": Tiny("bert-generation", {"is_decoder": True}),
+    "zaya": Tiny(
+        "zaya",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_experts_per_tok": 1,
+            "router_hidden_size": 32,
+            "layer_types": ["hybrid", "hybrid_sliding"],
+        },
+        weights={
+            "hidden_states_scale": 0.8,
+            "residual_scale": 1.2,
+            "input_hidden_states_scale": 1.5,
+            "router_states_scale": 0.7,
+            "temp": 0.3,
+        },
+        not_on_vllm="vLLM's Transformers backend keeps no state of its convolutions",
     ),
 }
 
@@ -1408,8 +1563,10 @@ WRONG: Mapping[str, Tiny] = {
         "falcon_h1", mamba_rms_norm=True, mamba_norm_before_gate=True
     ),
     "nemotron_h_windowed": _changed("nemotron_h_no_moe", sliding_window=8),
-    "nemotron_h_clamped": _changed("nemotron_h_no_moe", time_step_min=0.001),
-    "zamba2_clamped": _changed("zamba2", time_step_min=0.001),
+    "nemotron_h_clamped": replace(
+        _changed("nemotron_h_no_moe", time_step_min=0.001), weights={"dt_bias": -5.0}
+    ),
+    "zamba2_clamped": replace(_changed("zamba2", time_step_min=0.001), weights={"dt_bias": -5.0}),
     "mamba2_grouped": _changed("mamba2", n_groups=2),
     "falcon_rw_eager": replace(TINY["falcon_rw"], attention="eager"),
 }

@@ -121,7 +121,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "3e-4 of the values",
     ),
     KnownWrong(
-        ("llama4", "llama4_text"),
+        ("llama4_text",),
         "vllm",
         "==0.32.*",
         "attn_temperature_tuning is left out up to a max_model_len of 32768, which matters from "

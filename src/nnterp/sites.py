@@ -267,6 +267,28 @@ class Biased:
 
 
 @dataclass(frozen=True)
+class ReadOnly:
+    """A value that is read where it is, and cannot be written there.
+
+    Attributes:
+        site: Where it is.
+        read_only: Why not, in words.
+    """
+
+    site: Site
+    read_only: str
+
+    def location(self, host: Envoy) -> str:
+        return self.site.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return Reading(self.site.read(host, raw).tensor, fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        raise NotImplementedError(self.read_only)
+
+
+@dataclass(frozen=True)
 class Copied:
     """A value that the forward goes on to change in place, so that it is a copy that is served."""
 

@@ -55,6 +55,7 @@ def load(path: str, engine: Engine, device: str, dtype: str, tokens: int, **argu
         dtype=dtype,
         max_model_len=max(64, tokens + 8),
         kv_cache_memory_bytes=200_000_000,
+        gpu_memory_utilization=0.5,  # of which none is taken: it is what has to be free
         **arguments,
     )
 
@@ -168,8 +169,8 @@ def run(
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if len(models) == 1:
         return _run_one(models[0], engines, prompt, device, dtype, family)
-    # A process each, forked from one that has imported both engines and run nothing: what
-    # vLLM's Transformers backend does to transformers' classes, and an engine's memory, end with it.
+    # A process each, forked from one that has imported both engines and run nothing. With it
+    # end an engine's memory, and what vLLM's backend does to transformers' classes.
     server = multiprocessing.get_context("forkserver")
     imported = {"transformers": "nnterp.transformer", "vllm": "vllm.entrypoints.llm"}
     server.set_forkserver_preload([__name__, *(imported[engine] for engine in engines)])

@@ -41,7 +41,8 @@ class _Shaped:
 
     def read(self, host: Envoy, raw: Any) -> Reading:
         rows = self.rows.read(host, raw).tensor
-        return Reading(rows[self._own(rows)].reshape(self.shape), fresh=True)
+        own = rows[self._own(rows)]
+        return Reading(own.reshape(*self.shape[:2], *own.shape[1:]), fresh=True)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         rows = self.rows.read(host, raw).tensor.clone()

@@ -1,0 +1,44 @@
+"""Doge: the stream weighed by feature before each add, keys hidden by what their values say.
+
+A block's output is no sum where a weight is not 1. In ``attention_scores`` a key that is seen
+has what its value adds.
+"""
+
+from nnsight.intervention.envoy import Envoy
+
+from ..components import Layer, Mlp
+from ..values import MLP_OUTPUT
+from . import llama
+from .llama import RENAME
+
+__all__ = ["ENVOYS", "RENAME"]
+
+
+class WeighingLayer(Layer):
+    """A block that weighs the features of the stream it adds to."""
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+
+def _has_experts(mlp: Envoy) -> bool:
+    return hasattr(mlp._module, "router_gate")
+
+
+class EmbeddedExpertsMlp(Mlp):
+    """An MLP, or one beside experts that are rows of an embedding."""
+
+    def unavailable(self, name: str) -> str | None:
+        if name != MLP_OUTPUT.name and _has_experts(self):
+            return (
+                "its router scores the two halves of an expert's number apart, and lays the "
+                "scores out so that a token is given those of two others"
+            )
+        return super().unavailable(name)
+
+
+ENVOYS = llama.ENVOYS | {
+    "layers.*": WeighingLayer,
+    "layers.*.mlp": EmbeddedExpertsMlp,
+}

@@ -1,0 +1,61 @@
+"""`nnterp check` on tiny checkpoints of many families, on a GPU.
+
+    python tests/gpu/check_tiny.py [--device cuda] [--names NAME ...] [--at-once 8] [--report FILE]
+
+Makes a random checkpoint of each family here, has ``nnterp check`` hold vLLM against
+transformers in float32, value by value, edit by edit, and prints each verdict and what failed.
+The whole report goes to ``FILE``. Exits with the number of checkpoints that do not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TESTS))
+
+import checkpoints
+from tiny import TINY
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--names", nargs="*")
+    parser.add_argument("--at-once", type=int, default=8, help="checks that share the GPU")
+    parser.add_argument("--report", type=Path, default=Path("check_tiny.txt"))
+    arguments = parser.parse_args()
+    names = arguments.names or [name for name, row in TINY.items() if not row.not_on_vllm]
+    with tempfile.TemporaryDirectory() as temporary:
+        made = []
+        for name in names:
+            try:
+                made.append(str(checkpoints.make(name, Path(temporary))))
+            except (KeyError, ValueError) as error:
+                print(f"{name}: this transformers cannot make it: {error!r}", flush=True)
+        shares = [made[first :: arguments.at_once] for first in range(arguments.at_once)]
+        with ThreadPoolExecutor(arguments.at_once) as pool:
+            reports = list(pool.map(lambda share: check(share, arguments.device), shares))
+        arguments.report.write_text("\n".join(reports))
+        told = [line for report in reports for line in report.splitlines()]
+        for line in told:
+            if "FAILED" in line or "holds (" in line:
+                print(line.replace(f"{temporary}/", ""))
+        held = sum("holds (" in line for line in told)
+        print(f"{held} of {len(names)} hold")
+        sys.exit(len(names) - held)
+
+
+def check(paths: list[str], device: str) -> str:
+    """What ``nnterp check`` says of some checkpoints."""
+    command = [sys.executable, "-m", "nnterp", "check", *paths, "--device", device]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+
+
+if __name__ == "__main__":
+    main()
