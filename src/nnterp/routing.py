@@ -76,7 +76,11 @@ class RouterLogits:
         assert weight is not None
         bias = dict(router.named_parameters()).get("bias")
         hidden = first_input(*raw).to(weight.dtype)
-        return Reading(nn.functional.linear(hidden, weight, bias), fresh=True)
+        # Detached, for what an engine computes in inference mode cannot be kept for a gradient.
+        scores = nn.functional.linear(
+            hidden, weight.detach(), None if bias is None else bias.detach()
+        )
+        return Reading(scores, fresh=True)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         raise NotImplementedError("the router scores the experts for itself")

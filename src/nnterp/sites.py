@@ -425,6 +425,35 @@ class Either:
 
 
 @dataclass(frozen=True)
+class IfTaken:
+    """A value that is elsewhere in modules whose ``forward`` takes an argument.
+
+    Attributes:
+        argument: The argument.
+        site: Where the value is where it is taken.
+        otherwise: Where it is where it is not.
+    """
+
+    argument: str
+    site: Site
+    otherwise: Site
+
+    def here(self, host: Envoy) -> Site:
+        """Where the value is in ``host``."""
+        taken = self.argument in _parameters(type(host._module).forward)
+        return self.site if taken else self.otherwise
+
+    def location(self, host: Envoy) -> str:
+        return self.here(host).location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return self.here(host).read(host, raw)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        return self.here(host).write(host, raw, tensor)
+
+
+@dataclass(frozen=True)
 class Nothing:
     """Zeros, for the earlier part of a `Joined` value in blocks that lack it.
 

@@ -1,10 +1,10 @@
 """`nnterp check` on tiny checkpoints of many families, on a GPU.
 
-    python tests/gpu/check_tiny.py [--device cuda] [--names NAME ...] [--at-once 8] [--report FILE]
+    python tests/gpu/check_tiny.py [--names NAME ...] [--at-once 8] [--reports FOLDER]
 
 Makes a random checkpoint of each family here, has ``nnterp check`` hold vLLM against
 transformers in float32, value by value, edit by edit, and prints each verdict and what failed.
-The whole report goes to ``FILE``. Exits with the number of checkpoints that do not hold.
+The reports go to ``FOLDER``. Exits with the number of checkpoints that do not hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--names", nargs="*")
     parser.add_argument("--at-once", type=int, default=8, help="checks that share the GPU")
-    parser.add_argument("--report", type=Path, default=Path("check_tiny.txt"))
+    parser.add_argument("--reports", type=Path, default=Path("check_tiny"))
     arguments = parser.parse_args()
     names = arguments.names or [name for name, row in TINY.items() if not row.not_on_vllm]
     with tempfile.TemporaryDirectory() as temporary:
@@ -39,10 +39,13 @@ def main() -> None:
             except (KeyError, ValueError) as error:
                 print(f"{name}: this transformers cannot make it: {error!r}", flush=True)
         shares = [made[first :: arguments.at_once] for first in range(arguments.at_once)]
+        arguments.reports.mkdir(parents=True, exist_ok=True)
+        files = [arguments.reports / f"{number}.txt" for number in range(arguments.at_once)]
         with ThreadPoolExecutor(arguments.at_once) as pool:
-            reports = list(pool.map(lambda share: check(share, arguments.device), shares))
-        arguments.report.write_text("\n".join(reports))
-        told = [line for report in reports for line in report.splitlines()]
+            list(
+                pool.map(lambda job: check(*job, arguments.device), zip(shares, files, strict=True))
+            )
+        told = [line for file in files for line in file.read_text().splitlines()]
         for line in told:
             if "FAILED" in line or "holds (" in line:
                 print(line.replace(f"{temporary}/", ""))
@@ -51,10 +54,12 @@ def main() -> None:
         sys.exit(len(names) - held)
 
 
-def check(paths: list[str], device: str) -> str:
-    """What ``nnterp check`` says of some checkpoints."""
-    command = [sys.executable, "-m", "nnterp", "check", *paths, "--device", device]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+def check(paths: list[str], report: Path, device: str) -> None:
+    """Write what ``nnterp check`` says of some checkpoints."""
+    with report.open("w") as file:
+        if paths:
+            command = [sys.executable, "-m", "nnterp", "check", *paths, "--device", device]
+            subprocess.run(command, stdout=file, check=False)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .. import values
 from ..eproperty import StandardEnvoy, StandardValue
-from ..sites import Argument, FusedInput, FusedOutput, Output, locations
+from ..sites import Argument, FusedInput, FusedOutput, IfTaken, Output, locations
 from .rows import PrivateRows
 from .shared import SharedModule
 
@@ -62,3 +62,18 @@ class FusedLayer(VLLMLayer):
 
     layer_input = StandardValue(values.LAYER_INPUT, FusedInput())
     layer_output = StandardValue(values.LAYER_OUTPUT, FusedOutput())
+
+
+class EitherLayer(VLLMLayer):
+    """A block of vLLM's own in some releases, with two addends, and transformers' in others."""
+
+    _INPUT = IfTaken("residual", FusedInput(), Argument("hidden_states"))
+    _OUTPUT = IfTaken("residual", FusedOutput(), Output())
+
+    layer_input = StandardValue(values.LAYER_INPUT, _INPUT)
+    layer_output = StandardValue(values.LAYER_OUTPUT, _OUTPUT)
+
+    @property
+    def stream(self) -> str:  # type: ignore[override]
+        fused = self._INPUT.here(self) is self._INPUT.site
+        return (FusedLayer if fused else SingleLayer).stream

@@ -1,10 +1,12 @@
-"""GPT-NeoX on vLLM: one tensor between blocks.
+"""GPT-NeoX on vLLM: transformers' own blocks around vLLM's attention kernel.
 
-Served through vLLM's Transformers backend, whose blocks are transformers' own around
-vLLM's attention kernel; older releases have a definition of their own.
+vLLM's Transformers backend serves it; earlier releases have a definition of their own.
 """
 
+from ...vllm.layer import EitherLayer
 from ..gpt_neox import RENAME
-from .gpt2 import ENVOYS
+from . import llama
 
 __all__ = ["ENVOYS", "RENAME"]
+
+ENVOYS = llama.ENVOYS | {"layers.*": EitherLayer}

@@ -1,6 +1,6 @@
 """Jais 2 on vLLM: transformers' own blocks, through the Transformers backend."""
 
 from ..jais2 import RENAME
-from .gpt2 import ENVOYS
+from .gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

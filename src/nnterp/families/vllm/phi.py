@@ -1,6 +1,6 @@
 """Phi on vLLM: transformers' own blocks, through the Transformers backend."""
 
 from ..phi import RENAME
-from .gpt2 import ENVOYS
+from .gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
