@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "block, and say how far apart they are and whether what attention and MLP add is the "
         "difference each block makes. The exit status is the number of checkpoints that fail.",
     )
-    check.add_argument("models", nargs="+", help="hub ids or checkpoints' folders")
+    check.add_argument("models", nargs="+", help="hub ids, checkpoints' folders, or GGUF files")
     check.add_argument(
         "--engines", nargs="+", default=["transformers", "vllm"], choices=["transformers", "vllm"]
     )

