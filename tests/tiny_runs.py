@@ -11,6 +11,7 @@ does to transformers' classes ends with it. Writes ``FOLDER/NAME.pt``: a `Run`.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import traceback
@@ -37,7 +38,9 @@ from nnterp.checking import table
 from nnterp.checking.findings import Findings, examine
 from nnterp.checking.verdict import CLOSE, Line, between, on_its_own
 from nnterp.compare import gap
+from nnterp.families import module_name
 from nnterp.known_wrong import KnownWrongWarning
+from nnterp.routing import DENSE, IN_KERNEL
 from tiny import ROWS, TINY
 
 #: What an engine for a tiny checkpoint needs, and no more.
@@ -160,20 +163,19 @@ def table_of(runs: Mapping[str, Run]) -> str:
     """The table of families, as these runs make it."""
     rows = []
     for name, done in sorted(runs.items(), key=lambda item: (TINY[item[0]].model_type, item[0])):
-        row = ROWS[name]
-        told = f"`{row.model_type}`"
-        if name != row.model_type:
-            told += f" ({name.removeprefix(row.model_type).strip('_').replace('_', ' ')})"
-        vllm = row.not_on_vllm
-        if "vllm" in done.found:
-            vllm = f"{done.found['vllm'].architecture}, {done.found['vllm'].stream}"
-        verified = "transformers' own outputs"
-        if "vllm" in done.found:
-            verified += f", and between engines to {CLOSE:.0e} in float32 on a CPU"
-        for key, (size, cause) in row.limits.items():
-            verified += f"; {key} to {size:.0e}: {cause}"
-        transformers = done.found["transformers"]
-        rows.append(table.Row(told, transformers.architecture, vllm, missing(done), verified))
+        row = TINY[name]
+        special = name.removeprefix(module_name(row.model_type)).strip("_").replace("_", " ")
+        own, vllm = done.found["transformers"], done.found.get("vllm")
+        limits = [f"{key} to {size:.0e} ({cause})" for key, (size, cause) in row.limits.items()]
+        rows.append(
+            table.Row(
+                name=f"`{row.model_type}`" + (f" ({special})" if special else ""),
+                transformers=own.architecture,
+                vllm=f"{vllm.architecture}, {vllm.stream}" if vllm else row.not_on_vllm,
+                missing=missing(done),
+                verified="; ".join(["both engines" if vllm else "transformers", *limits]),
+            )
+        )
     return table.write(rows)
 
 
@@ -183,15 +185,13 @@ def missing(done: Run) -> str:
     for engine, found in done.found.items():
         for key, reason in found.missing.items():
             value = key.rpartition(".")[2]
+            # Said of all families at the head of the table.
+            if reason in (DENSE, IN_KERNEL):
+                continue
             names = told.setdefault(f"{engine}: {reason.splitlines()[0].rstrip(':')}", [])
             if value not in names:
                 names.append(value)
-    dense = "this MLP is dense: it has no router"
-    return "; ".join(
-        f"{', '.join(names)} ({reason})"
-        for reason, names in sorted(told.items())
-        if not reason.endswith(dense)
-    )
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in sorted(told.items()))
 
 
 def write(name: str, folder: Path, engines: Sequence[str]) -> None:
@@ -261,4 +261,5 @@ def report(name: str, done: Run) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # By its own name, so that others can read the runs it writes.
+    importlib.import_module("tiny_runs").main()

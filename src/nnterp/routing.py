@@ -23,6 +23,7 @@ from .sites import FirstArgument, Reading, Site, found, relative
 _NAMES = ("gate", "router")
 
 DENSE = "this MLP is dense: it has no router"
+IN_KERNEL = "vLLM's kernel chooses the experts and sums their outputs out of sight"
 
 
 def router_of(mlp: nn.Module) -> nn.Module | None:

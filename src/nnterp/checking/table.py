@@ -14,11 +14,17 @@ FILE = Path(__file__).with_name("families.md")
 _HEAD = """\
 # Families
 
-Written by `python tests/tiny_runs.py FOLDER --table`, which runs a tiny checkpoint of each on
-both engines; `nnterp families NAME ...` prints rows of it. *One tensor* and *two addends* are
-what vLLM's blocks pass on.
+Written by `python tests/tiny_runs.py FOLDER --table`, which runs a tiny checkpoint of each on a
+CPU in float32; `nnterp families NAME ...` prints rows of it.
 
-| model_type | transformers | vLLM | not served | held against |
+*vLLM* is vLLM's class and what its blocks pass on, or why a family is not held against it. *Not
+served* leaves out what holds for all: no router in a dense MLP, and no `expert_indices` and
+`expert_weights` on vLLM, whose kernel chooses the experts. *Verified* says on what: every value
+against transformers' own hidden states and attentions, every edit, the sum on every block; on
+both engines also each value, edit and decode step against the other, to 2e-05 of its largest
+magnitude but for what is named.
+
+| model_type | transformers | vLLM | not served | verified |
 |---|---|---|---|---|
 """
 

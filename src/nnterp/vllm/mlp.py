@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from .. import values
 from ..eproperty import StandardValue
-from ..routing import DENSE, RouterLogits, router_near
+from ..routing import DENSE, IN_KERNEL, RouterLogits, router_near
 from ..sites import Nowhere, Output
 from .layer import Rows
 
@@ -28,5 +28,5 @@ class Mlp(Rows):
         if router_near(self) is None:
             return DENSE
         if name != values.ROUTER_LOGITS.name:
-            return "vLLM's kernel chooses the experts and sums their outputs out of sight"
+            return IN_KERNEL
         return super().unavailable(name)
