@@ -97,6 +97,7 @@ TINY: Mapping[str, Tiny] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
+    "arcee": Tiny("arcee", {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "seed_oss": Tiny(
         "seed_oss",
         {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_out_bias": True},
