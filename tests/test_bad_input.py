@@ -63,8 +63,8 @@ def test_a_hub_id_that_cannot_be_read(engine: str, monkeypatch: pytest.MonkeyPat
 def test_an_unknown_model_type(
     engine: str, tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    path = changed(tiny_folder("llama"), tmp_path / "x", model_type="cohere")
-    with pytest.raises(UnsupportedFamily, match="'cohere'"):
+    path = changed(tiny_folder("llama"), tmp_path / "x", model_type="novel")
+    with pytest.raises(UnsupportedFamily, match="'novel'"):
         getattr(nnterp, engine)(str(path))
 
 

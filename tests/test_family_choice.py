@@ -12,16 +12,14 @@ import pytest
 import torch
 
 import checkpoints
+import nnterp
 from nnterp import StandardizedTransformer, UnsupportedFamily, families
 from nnterp.checking import readings
 from nnterp.components import Attention, Layer, Mlp
 from nnterp.eproperty import StandardValue
 from nnterp.families import llama
+from nnterp.relatives import nearest
 from nnterp.values import LAYER_OUTPUT
-
-FIRST = (
-    "gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3",
-)  # fmt: skip
 
 
 def load(path: Path, **arguments: Any) -> StandardizedTransformer:
@@ -38,10 +36,8 @@ def renamed(path: Path, model_type: str, to: Path) -> Path:
     return to
 
 
-@pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_every_family_is_known_on_both_engines(engine: Any) -> None:
-    assert set(FIRST) <= set(families.known(engine))
-    assert families.known("vllm") == families.known("transformers")
+def test_what_vllm_serves_transformers_does_too() -> None:
+    assert set(families.known("vllm")) <= set(families.known("transformers"))
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
@@ -53,17 +49,38 @@ def test_a_family_is_data(engine: Any) -> None:
         assert "layers.*" in family.ENVOYS, name
 
 
-def test_an_unknown_model_type_lists_what_is_known_and_the_nearest(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize("load", ["StandardizedTransformer", "StandardizedVLLM"])
+def test_an_unknown_model_type_names_its_relative_and_the_line_that_tries_it(
+    load: str, tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    path = renamed(tiny_folder("qwen2"), "starcoder2", tmp_path / "other")
+    path = renamed(tiny_folder("qwen2"), "novel", tmp_path / "other")
     with pytest.raises(UnsupportedFamily) as refused:
-        load(path)
+        getattr(nnterp, load)(str(path))
     message = str(refused.value)
-    assert "'starcoder2'" in message
-    assert "family='llama'" in message
-    for name in FIRST:
-        assert name in message
+    assert "'novel'" in message
+    assert "Nearest is qwen2: it calls itself a Qwen2ForCausalLM" in message
+    (line,) = [line for line in message.splitlines() if line.startswith("    ")]
+    assert line.strip().startswith(f"model = {load}(")
+    assert line.endswith("family='qwen2')")
+    known = families.known("vllm" if load == "StandardizedVLLM" else "transformers")
+    assert ", ".join(known) in message
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "engine", "known", "expected"),
+    [
+        ("olmo2", "Other", "transformers", ["gemma2", "gpt2", "llama"], "gemma2"),
+        ("starcoder2", "Other", "transformers", ["gpt2", "llama", "qwen2"], "llama"),
+        ("internlm3", "InternLM3ForCausalLM", "vllm", ["gpt2", "llama"], "llama"),
+        ("mamba", "Other", "transformers", ["gpt2", "llama"], None),
+        ("../../etc", "Other", "transformers", ["gpt2", "llama"], None),
+    ],
+)
+def test_the_nearest_is_the_one_most_alike(
+    model_type: str, architecture: str, engine: str, known: list[str], expected: str | None
+) -> None:
+    relative = nearest(model_type, [architecture], engine, known)
+    assert (relative and relative.name) == expected
 
 
 def test_a_misspelt_family_names_the_nearest(tiny_folder: Callable[[str], Path]) -> None:

@@ -34,6 +34,7 @@ import torch
 
 import checkpoints
 import collects
+import inplace_norms
 from nnterp.checking import table
 from nnterp.checking.findings import Findings, examine
 from nnterp.checking.verdict import CLOSE, Line, between, on_its_own
@@ -216,6 +217,8 @@ def main() -> None:
     from nnterp import StandardizedTransformer, StandardizedVLLM
 
     assert all((vllm, StandardizedTransformer, StandardizedVLLM))
+    if inplace_norms.imitated():
+        inplace_norms.imitate()
     running: dict[int, str] = {}
     waiting = list(arguments.names)
     while waiting or running:
