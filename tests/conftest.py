@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 
 import checkpoints
 import inplace_norms
+from tiny_runs import Run
 
 if inplace_norms.imitated():
     inplace_norms.imitate()
@@ -51,6 +53,30 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reference(references: Path) -> Callable[[str], dict[str, Any]]:
     """What transformers says of one of `KINDS`: its values, edits and what it collects."""
     return lambda name: torch.load(references / f"{name}.float32.pt")
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Run]]:
+    """What became of a tiny checkpoint on both engines, once it has been run.
+
+    The runs of all are under way in the background while the first are judged.
+    """
+    folder = tmp_path_factory.mktemp("runs")
+    running = subprocess.Popen([sys.executable, HERE / "tiny_runs.py", folder])
+    known: dict[str, Run] = {}
+
+    def wait(name: str) -> Run:
+        file = folder / f"{name}.pt"
+        while name not in known:
+            if file.exists():
+                known[name] = torch.load(file, weights_only=False)
+            else:
+                assert running.poll() is None, f"the runs ended without {name}"
+                time.sleep(0.2)
+        return known[name]
+
+    yield wait
+    running.kill()
 
 
 @pytest.fixture(scope="session")
