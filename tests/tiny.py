@@ -303,6 +303,7 @@ TINY: Mapping[str, Tiny] = {
                 "layer_input": 2e-4,
                 "layer_output": 3e-4,
                 "logits": 2.5e-4,
+                "next_token_probs": 5e-4,
                 "edit": 3.5e-4,
                 "decoded": 6e-4,
             }.items()
