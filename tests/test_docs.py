@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from nnterp.cli import main
 from nnterp.values import VALUES
 from tiny import TINY
 
@@ -36,6 +39,17 @@ def test_the_readme_counts_the_families() -> None:
     )[0]
     assert int(known) < len({row.model_type for row in TINY.values()})
     assert int(both) <= len({row.model_type for row in TINY.values() if not row.not_on_vllm})
+
+
+def test_the_command_prints_the_families_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["families", "arcee", "granitemoehybrid"]) == 0
+    head, rule, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("| model_type |")
+    assert set(rule) == {"|", "-"}
+    named = {row.model_type for row in TINY.values()} & {"arcee", "granitemoehybrid"}
+    assert {row.split("`")[1] for row in rows} == named
+    assert main(["families"]) == 0
+    assert capsys.readouterr().out.count("\n| `") == len(TINY)
 
 
 def test_links_lead_somewhere() -> None:
