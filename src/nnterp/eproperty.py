@@ -29,8 +29,9 @@ from nnsight.intervention.eproperty import eproperty
 from nnsight.intervention.interleaver import Event, Mediator, OutOfOrderError, Pending
 from torch import Tensor
 
+from .composed import Joined
 from .errors import Unavailable, did_you_mean
-from .sites import Joined, Site
+from .sites import Site
 from .values import VALUES, Engine, Value
 
 

@@ -14,8 +14,9 @@ from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
 from .. import values
+from ..composed import Joined
 from ..eproperty import StandardValue
-from ..sites import Joined, Reading, Site
+from ..sites import Reading, Site
 from .attention import Attention, EagerArgument
 
 

@@ -9,7 +9,8 @@ from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.interleaver import Mediator
 from torch import Tensor
 
-from ..sites import Joined, Reading, Site
+from ..composed import Joined
+from ..sites import Reading, Site
 
 
 @dataclass(frozen=True)

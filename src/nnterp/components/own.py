@@ -17,8 +17,9 @@ from nnsight.intervention.source import Source, SourceEnvoy
 from torch import Tensor
 
 from .. import values
+from ..composed import Joined
 from ..eproperty import StandardValue
-from ..sites import FirstArgument, Joined, Nowhere, Output, Reading, Site
+from ..sites import FirstArgument, Nowhere, Output, Reading, Site
 from .attention import last_call
 from .layer import Live
 

@@ -15,7 +15,8 @@ import torch
 from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
-from ..sites import Joined, Reading
+from ..composed import Joined
+from ..sites import Reading
 from .attention import INTERFACE, EagerArgument, last_call
 
 _SOFTMAX = EagerArgument("F_softmax", masked=True)

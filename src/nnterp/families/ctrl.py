@@ -1,7 +1,8 @@
 """CTRL: sinusoidal positions added to a scaled embedding; its own names throughout."""
 
 from ..components import Layer
-from ..sites import Argument, Output, Scaled
+from ..composed import Scaled
+from ..sites import Argument, Output
 from . import llama
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]

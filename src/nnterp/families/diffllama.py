@@ -8,7 +8,7 @@ half of the values.
 from ..components import Attention
 from ..components.attention import EagerArgument
 from ..components.own import Bound, Kept
-from ..sites import ReadOnly
+from ..composed import ReadOnly
 from . import llama
 from .llama import RENAME
 

@@ -17,7 +17,8 @@ from ..components.own import (
     Repeated,
     Scores,
 )
-from ..sites import Copied, Output, Site
+from ..composed import Copied
+from ..sites import Output, Site
 from . import llama
 from .bloom import RENAME
 

@@ -4,8 +4,9 @@
 """
 
 from ..components import SecondMixer
+from ..composed import Joined, Scaled, of_block
 from ..readout import multiplied
-from ..sites import Argument, Joined, Output, Scaled, of_block
+from ..sites import Argument, Output
 from . import jamba, llama
 
 __all__ = ["BY_ATTENTION", "BY_MAMBA", "ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]

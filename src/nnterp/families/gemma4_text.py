@@ -16,8 +16,9 @@ from torch import nn
 from ..aside import aside
 from ..components import Layer, Mlp
 from ..components.shared_keys import SharingAttention
+from ..composed import Either, Joined, Nothing
 from ..routing import Choice, RouterLogits, router_near
-from ..sites import Either, FirstArgument, Joined, Nothing, Output, Reading, Site
+from ..sites import FirstArgument, Output, Reading, Site
 from .gemma2 import AFTER_ATTENTION, READOUT, RENAME
 from .gemma2 import AFTER_MLP as AFTER_EXPERTS
 

@@ -4,7 +4,8 @@ The bias is returned beside the output, and is part of ``attention_output``.
 """
 
 from ..components.own import IntoProjection, OwnAttention, in_function
-from ..sites import Biased, Output
+from ..composed import Biased
+from ..sites import Output
 from . import llama
 from .gpt_neox import RENAME
 

@@ -1,8 +1,9 @@
 """Granite: LLaMA with a multiplier on the embedding, on each residual add and on the logits."""
 
 from ..components import Attention, Mlp
+from ..composed import Scaled, of_block
 from ..readout import divided
-from ..sites import Argument, Output, Scaled, of_block
+from ..sites import Argument, Output
 from . import llama
 from .llama import RENAME
 

@@ -5,7 +5,8 @@ the mixture of experts beside it add together, where there is one.
 """
 
 from ..components import Mlp, RecurrentMixer
-from ..sites import Either, Joined, Nothing, Output, Scaled, of_block
+from ..composed import Either, Joined, Nothing, Scaled, of_block
+from ..sites import Output
 from . import granite
 from .granite import ADDED, READOUT, TOKEN_EMBEDDINGS
 

@@ -1,7 +1,8 @@
 """Granite MoE with a shared expert: an MLP beside the mixture, what both give added up."""
 
 from ..components import Mlp
-from ..sites import Either, Joined, Nothing, Output, Scaled, of_block
+from ..composed import Either, Joined, Nothing, Scaled, of_block
+from ..sites import Output
 from . import granitemoe
 from .granite import ADDED
 from .granitemoe import READOUT, RENAME, TOKEN_EMBEDDINGS

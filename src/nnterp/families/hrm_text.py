@@ -8,7 +8,8 @@ from typing import Any
 
 from ..components import Attention, Layer, Mlp
 from ..components.layer import Live
-from ..sites import Output, Scaled
+from ..composed import Scaled
+from ..sites import Output
 
 RENAME = {
     "model.embed_tokens": "embed_tokens",

@@ -1,8 +1,9 @@
 """HyperCLOVA X: Granite with a norm after each half, and logits scaled up instead of down."""
 
 from ..components import Attention, Mlp
+from ..composed import Either, Scaled, of_block
 from ..readout import multiplied
-from ..sites import Either, Output, Scaled, Site, of_block
+from ..sites import Output, Site
 from . import granite
 from .granite import RENAME, TOKEN_EMBEDDINGS
 

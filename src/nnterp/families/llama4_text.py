@@ -2,8 +2,9 @@
 
 from .. import values
 from ..components import Mlp
+from ..composed import Shaped
 from ..routing import ScoredChoice, router_of
-from ..sites import FirstArgument, Output, Shaped
+from ..sites import FirstArgument, Output
 from . import llama
 
 __all__ = ["ENVOYS", "RENAME"]

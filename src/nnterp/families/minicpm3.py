@@ -1,8 +1,9 @@
 """MiniCPM3: latent attention, and every add scaled down with the number of blocks."""
 
 from ..components import Attention, Mlp
+from ..composed import Scaled, of_block
 from ..readout import divided
-from ..sites import Output, Scaled, of_block
+from ..sites import Output
 from . import llama
 from .llama import RENAME
 

@@ -7,7 +7,8 @@ not the sum of its input and its parts.
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
 from ..components import Attention, Layer, Mlp, RecurrentMixer
-from ..sites import Output, Scaled, of_block
+from ..composed import Scaled, of_block
+from ..sites import Output
 from .llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

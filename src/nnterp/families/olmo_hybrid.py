@@ -1,7 +1,8 @@
 """OLMo Hybrid: delta-rule blocks normed on entry, attention blocks normed on leaving."""
 
 from ..components import Attention, Mlp
-from ..sites import Either, Output
+from ..composed import Either
+from ..sites import Output
 from . import qwen3_next
 from .gemma2 import AFTER_ATTENTION, AFTER_MLP
 from .llama import RENAME

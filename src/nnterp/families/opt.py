@@ -9,7 +9,8 @@ from nnsight.intervention.envoy import Envoy
 from ..components import Attention, Layer, Mlp
 from ..components.attention import QUERY, InterfaceArgument
 from ..components.flat import Unflattened
-from ..sites import Output, Scaled
+from ..composed import Scaled
+from ..sites import Output
 from . import llama
 
 __all__ = ["BEFORE_HEAD", "ENVOYS", "RENAME", "sums", "unscaled"]

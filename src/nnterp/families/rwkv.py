@@ -5,7 +5,8 @@ The stream begins at the norm in the first block, and is halved between blocks e
 """
 
 from ..components import Layer, Mlp, RecurrentMixer
-from ..sites import Argument, Either, Output
+from ..composed import Either
+from ..sites import Argument, Output
 
 RENAME = {
     "rwkv.embeddings": "embed_tokens",

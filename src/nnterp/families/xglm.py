@@ -4,7 +4,7 @@
 """
 
 from ..components.own import BY_TOKEN, Bound, IntoProjection, OwnAttention, Scores
-from ..sites import Scaled
+from ..composed import Scaled
 from . import llama, opt
 
 __all__ = ["ENVOYS", "RENAME"]

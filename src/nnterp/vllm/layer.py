@@ -8,8 +8,9 @@ passes one tensor, a `SingleLayer`; so does every block of the Transformers back
 from __future__ import annotations
 
 from .. import values
+from ..composed import IfTaken, locations
 from ..eproperty import StandardEnvoy, StandardValue
-from ..sites import Argument, FusedInput, FusedOutput, IfTaken, Output, locations
+from ..sites import Argument, FusedInput, FusedOutput, Output
 from .rows import PrivateRows
 from .shared import SharedModule
 

@@ -25,10 +25,11 @@ from .. import known_wrong, values
 from ..aside import aside
 from ..collecting.request import require_served
 from ..collecting.selections import Selection
+from ..composed import locations
 from ..eproperty import StandardValue
 from ..names import Place, places
 from ..saves import warn_of_unnamed
-from ..sites import Handoff, NextTokenProbabilities, locations
+from ..sites import Handoff, NextTokenProbabilities
 from ..standardized import BAR_FROM, Standardized, read_config
 from . import homecoming, preflight
 from .by_name import ByNameInterleaver, persistent_id

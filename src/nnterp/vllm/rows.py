@@ -25,9 +25,10 @@ from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 from nnsight.util import apply
 from torch import Tensor
 
+from ..composed import Completed
 from ..eproperty import Serving, StandardEnvoy
 from ..errors import Unavailable
-from ..sites import Completed, Site
+from ..sites import Site
 from ..values import Engine, Value
 from .thread_state import State, state
 

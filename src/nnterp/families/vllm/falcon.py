@@ -1,6 +1,7 @@
 """Falcon on vLLM: attention and MLP return their biases beside what they are added to."""
 
-from ...sites import Biased, Output
+from ...composed import Biased
+from ...sites import Output
 from ...vllm.attention import Attention
 from ...vllm.mlp import Mlp
 from ..falcon import RENAME

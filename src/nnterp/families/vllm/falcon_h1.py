@@ -1,6 +1,6 @@
 """Falcon H1 on vLLM: attention first, then Mamba 2, and the adds written out."""
 
-from ...sites import Joined
+from ...composed import Joined
 from ...vllm.attention import Attention
 from ..falcon_h1 import BY_ATTENTION, BY_MAMBA, RENAME, TOKEN_EMBEDDINGS
 from . import gpt2

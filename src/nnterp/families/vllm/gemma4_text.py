@@ -5,7 +5,8 @@ Blocks that take over keys and values never hold them: vLLM's kernel has them in
 
 from nnsight.intervention.envoy import Envoy
 
-from ...sites import Output, Scaled
+from ...composed import Scaled
+from ...sites import Output
 from ...vllm.attention import Attention
 from ...vllm.layer import SingleLayer
 from ...vllm.mlp import Mlp

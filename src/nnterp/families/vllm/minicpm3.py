@@ -6,7 +6,8 @@ from typing import Any
 from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
-from ...sites import Argument, Output, Scaled, relative
+from ...composed import Scaled
+from ...sites import Argument, Output, relative
 from ...vllm.layer import SingleLayer
 from ...vllm.mlp import Mlp
 from ...vllm.padded import PaddedAttention
