@@ -23,6 +23,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import checkpoints
+from tiny import Tiny
 
 BLOCKS = 30
 TOKENS = 120
@@ -70,13 +71,13 @@ def main() -> None:
 
     from nnterp import StandardizedVLLM
 
-    checkpoints.TINY = {**checkpoints.TINY, "t30": ("llama", {"num_hidden_layers": BLOCKS})}
+    t30 = {"num_hidden_layers": BLOCKS, "num_attention_heads": 4, "num_key_value_heads": 2}
     draw = random.Random(0)
     count = round(arguments.gigabytes * 1e9 / (BLOCKS * WIDTH * 4 * TOKENS))
     ids = [[draw.randrange(3, 256) for _ in range(TOKENS)] for _ in range(count)]
     wanted = {"layers.*.layer_output": "all"}
     with tempfile.TemporaryDirectory() as folder:
-        path = str(checkpoints.make("t30", Path(folder)))
+        path = str(checkpoints.write(Tiny("llama", t30), Path(folder) / "t30"))
         model = StandardizedVLLM(
             path,
             dispatch=True,

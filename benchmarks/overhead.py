@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import nnsight
 
 import checkpoints
+from tiny import Tiny
 
 BLOCKS = 30
 MIDDLE = 15
@@ -157,9 +158,9 @@ def main() -> None:
 
     from nnterp import StandardizedVLLM
 
-    checkpoints.TINY = {**checkpoints.TINY, "t30": ("llama", {"num_hidden_layers": BLOCKS})}
+    t30 = {"num_hidden_layers": BLOCKS, "num_attention_heads": 4, "num_key_value_heads": 2}
     with tempfile.TemporaryDirectory() as folder:
-        path = str(checkpoints.make("t30", Path(folder)))
+        path = str(checkpoints.write(Tiny("llama", t30), Path(folder) / "t30"))
         model = StandardizedVLLM(path, dispatch=True, **ENGINE)
         plain = LLM(path, enforce_eager=True, **ENGINE)
         raw = None

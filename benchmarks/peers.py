@@ -211,11 +211,12 @@ def main() -> None:
         raise SystemExit(subprocess.run(command).returncode)
 
     import checkpoints
+    from tiny import Tiny
 
-    checkpoints.TINY = {**checkpoints.TINY, "t30": ("llama", {"num_hidden_layers": BLOCKS})}
+    t30 = {"num_hidden_layers": BLOCKS, "num_attention_heads": 4, "num_key_value_heads": 2}
     prepare, distributions = PEERS[arguments.peer]
     with tempfile.TemporaryDirectory() as folder:
-        path = str(checkpoints.make("t30", Path(folder)))
+        path = str(checkpoints.write(Tiny("llama", t30), Path(folder) / "t30"))
         found = measure(prepare(path, prompts(arguments.requests)), arguments.repeats)
     print(f"{arguments.requests} requests, {arguments.repeats} rounds", end=": ")
     print(installed(distributions), end="\n\n")

@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from tiny import GENERIC, ROWS
+from tiny import GENERIC, ROWS, Tiny
 
 #: Longer than the windows, and no token twice in a row.
 PROMPT = [5, 91, 17, 203, 44, 120, 8, 66, 251, 33, 190, 77, 14, 5, 160, 99, 42, 230, 61, 128]
@@ -22,8 +22,11 @@ PROMPT = [5, 91, 17, 203, 44, 120, 8, 66, 251, 33, 190, 77, 14, 5, 160, 99, 42, 
 
 def make(name: str, folder: Path) -> Path:
     """Write the checkpoint ``name`` under ``folder``; its path."""
-    path = folder / name
-    row = ROWS[name]
+    return write(ROWS[name], folder / name)
+
+
+def write(row: Tiny, path: Path) -> Path:
+    """Write the checkpoint of ``row`` to ``path``, which is given back."""
     config_class = CONFIG_MAPPING[row.model_type]
     default = config_class()
     # A config whose own names differ (gpt2's n_embd) is given those in its row, and one
