@@ -197,8 +197,25 @@ def locations(site: Site, host: Envoy) -> tuple[str, ...]:
     return (*earlier, site.location(host))
 
 
+class Elsewhere:
+    """A value that is at one site or another, by what its host is."""
+
+    def here(self, host: Envoy) -> Site:
+        """Where the value is in ``host``."""
+        raise NotImplementedError
+
+    def location(self, host: Envoy) -> str:
+        return self.here(host).location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return self.here(host).read(host, raw)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        return self.here(host).write(host, raw, tensor)
+
+
 @dataclass(frozen=True)
-class Either:
+class Either(Elsewhere):
     """A value that is elsewhere in blocks that lack a module.
 
     Attributes:
@@ -211,21 +228,12 @@ class Either:
     site: Site
     otherwise: Site
 
-    def _here(self, host: Envoy) -> Site:
+    def here(self, host: Envoy) -> Site:
         return self.site if found(host, self.has) is not None else self.otherwise
-
-    def location(self, host: Envoy) -> str:
-        return self._here(host).location(host)
-
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        return self._here(host).read(host, raw)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self._here(host).write(host, raw, tensor)
 
 
 @dataclass(frozen=True)
-class IfTaken:
+class IfTaken(Elsewhere):
     """A value that is elsewhere in modules whose ``forward`` takes an argument.
 
     Attributes:
@@ -239,18 +247,8 @@ class IfTaken:
     otherwise: Site
 
     def here(self, host: Envoy) -> Site:
-        """Where the value is in ``host``."""
         taken = self.argument in parameters(type(host._module).forward)
         return self.site if taken else self.otherwise
-
-    def location(self, host: Envoy) -> str:
-        return self.here(host).location(host)
-
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        return self.here(host).read(host, raw)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self.here(host).write(host, raw, tensor)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from nnsight.intervention.source import Source, SourceEnvoy
 from torch import Tensor
 
 from .. import values
-from ..composed import Joined
+from ..composed import Elsewhere, Joined
 from ..eproperty import StandardValue
 from ..sites import FirstArgument, Nowhere, Output, Reading, Site
 from .attention import last_call
@@ -292,24 +292,15 @@ class Tiled:
 
 
 @dataclass(frozen=True)
-class ByConfig:
+class ByConfig(Elsewhere):
     """A value that is elsewhere where the config sets ``field``."""
 
     field: str
     site: Site
     otherwise: Site
 
-    def _here(self, host: Envoy) -> Site:
+    def here(self, host: Envoy) -> Site:
         return self.site if getattr(host.root._module.config, self.field) else self.otherwise
-
-    def location(self, host: Envoy) -> str:
-        return self._here(host).location(host)
-
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        return self._here(host).read(host, raw)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self._here(host).write(host, raw, tensor)
 
 
 class OwnAttention(Live):
