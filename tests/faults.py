@@ -371,6 +371,15 @@ def save_what_cannot_travel(model: Any, tracer: Any) -> Any:
     return (n for n in range(3))
 
 
+@fault(
+    r"TypeError: kept, a (generator|function), was saved but cannot be sent back",
+    {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True},
+)
+def save_what_cannot_travel_steps_before_the_end(model: Any, tracer: Any) -> Any:
+    model.layers[0].layer_output.sum()
+    return (n for n in range(3))
+
+
 # -- no error, and no one else's affair -----------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ import nnterp
 
 from ..eproperty import Visit
 from .rows import PrivateRows, RefusedSplice, Step
+from .saved import Notes
 from .thread_state import Turn, state
 
 
@@ -39,6 +40,7 @@ class RequestBlock(Mediator):
         cached_tokens: How many of the request's tokens this step does not run.
         steps: How many steps the request has been in.
         edited: Whether the block has changed anything the cache may hold.
+        notes: What it has saved.
     """
 
     file = "<block>"
@@ -57,6 +59,7 @@ class RequestBlock(Mediator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.turn = Turn()
+        self.notes = Notes()
 
     @classmethod
     def adopt(cls, mediator: Mediator, file: str) -> None:
@@ -64,6 +67,7 @@ class RequestBlock(Mediator):
         mediator.__class__ = cls
         mediator.file = file
         mediator.turn = Turn()
+        mediator.notes = Notes()
 
     def _run(self) -> None:
         try:
@@ -94,7 +98,8 @@ class RequestBlock(Mediator):
         outer = self.interleaver.outer
         self.turn.begin(state() if outer is None else outer)
         try:
-            return super().switch(*args)
+            with self.notes:
+                return super().switch(*args)
         finally:
             self.turn.end()
             if self.guard_random:

@@ -16,7 +16,6 @@ import torch
 from nnsight.intervention.errors import capture_exception
 from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
-from nnsight.tracing.tracer import _saves
 
 from ..collecting.selections import Span
 from .blocks import BlockEnded, RequestBlock, own_frames
@@ -162,10 +161,10 @@ class RowRequests(Requests):
                 )
             )
 
-    def record(self, mediator: Mediator) -> None:
-        super().record(mediator)
+    def record(self, mediator: Any) -> None:
+        with mediator.notes:
+            super().record(mediator)
         self._put_in_users_terms(mediator)
-        self._drop_what_cannot_travel(mediator)
 
     def finish_dangling(
         self, mediator: Mediator, taps: frozenset[str] = frozenset(), quiet: bool = False
@@ -222,8 +221,9 @@ class RowRequests(Requests):
             )
             sequence = entry["sequences"].setdefault(index, {"saves": {}, "registered": {}})
             for taken in request.harvested.values():
-                sequence["registered"].update(taken["saves"])
-                entry["error"] = entry["error"] or taken["error"]
+                values, refusal = _able_to_travel(taken["saves"])
+                sequence["registered"].update(values)
+                entry["error"] = entry["error"] or taken["error"] or refusal
             request.harvested = {}
             if block is not None and done:
                 if results is not None and engine_id in results:
@@ -231,13 +231,9 @@ class RowRequests(Requests):
                     results[engine_id].saves = dict(sequence["registered"])
                     self.serve_result(block, results[engine_id])
                 self.finish_dangling(block, taps)
-            values = request.saves()
-            if done:
-                # A finished request's ids may be a later one's, and no longer mean "saved".
-                _saves().difference_update(map(id, values.values()))
             if reports:
-                sequence["saves"] = values
-                entry["error"] = entry["error"] or request.deferred()
+                sequence["saves"], refusal = _able_to_travel(request.saves())
+                entry["error"] = entry["error"] or request.deferred() or refusal
             if done:
                 del self.requests[request.id]
         for entry in collected.values():
@@ -255,23 +251,24 @@ class RowRequests(Requests):
         error["traceback"] = own_frames(error.get("traceback") or "", mediator.file)
         error["in_users_terms"] = True
 
-    def _drop_what_cannot_travel(self, mediator: Any) -> None:
-        checked: set[int] = mediator.__dict__.setdefault("checked", set())
-        for name in list(mediator.nnsight_saved):
-            value = mediator.lcls.get(name)
-            if id(value) in checked or _is_plain(value):
-                continue
-            checked.add(id(value))
-            try:
+
+def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Those of saved ``values`` that can be sent to the caller, and the error for the rest."""
+    refusal = None
+    able = {}
+    for name, value in values.items():
+        try:
+            if not _is_plain(value):
                 rehearse(value)
-            except Exception as error:
-                mediator.nnsight_saved.discard(name)
-                if getattr(mediator, "nnsight_error", None) is None:
-                    refusal = TypeError(
-                        f"{name}, a {type(value).__name__}, was saved but cannot be sent back "
-                        f"({error}); save tensors, numbers, text, or lists and dicts of them"
-                    )
-                    mediator.nnsight_error = capture_exception(refusal)
+            able[name] = value
+        except Exception as error:
+            refusal = refusal or capture_exception(
+                TypeError(
+                    f"{name}, a {type(value).__name__}, was saved but cannot be sent back "
+                    f"({error}); save tensors, numbers, text, or lists and dicts of them"
+                )
+            )
+    return able, refusal
 
 
 def _asks(params: Any) -> bool:

@@ -27,6 +27,7 @@ from .graphs import TwofoldGraphs
 from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests
 from .rows import RowBatcher, RowInterleaver
+from .saved import Notes
 from .shared import share
 
 if TYPE_CHECKING or not current_platform.is_cpu():
@@ -61,6 +62,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         interleaver.defer_exceptions = True
         share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
+        self._notes = Notes()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
 
     def capture_model(self) -> int:
@@ -122,7 +124,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         self._watched = self.nnsight_requests.concern(scheduler_output.scheduled_new_reqs)
         if self._watched:
-            return super().execute_model(scheduler_output, *args, **kwargs)
+            with self._notes:
+                return super().execute_model(scheduler_output, *args, **kwargs)
         return super(NNsightGPUModelRunner, self).execute_model(scheduler_output, *args, **kwargs)
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:

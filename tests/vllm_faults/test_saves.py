@@ -1,0 +1,94 @@
+"""What comes home is what the block saved, and what cannot is that block's own error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import nnsight
+import numpy as np
+import pytest
+import torch
+from nnsight.tracing import tracer as nnsight_tracer
+
+import checkpoints
+from nnterp.vllm.saved import Notes
+
+FOUR_STEPS = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
+
+
+@pytest.fixture
+def model(engine: Callable[[str], Any]) -> Any:
+    return engine("llama")
+
+
+def test_a_saved_list_that_is_later_given_what_cannot_travel(model: Any) -> None:
+    good = None
+    with (
+        pytest.raises(RuntimeError, match="rows, a list, was saved but cannot be sent back"),
+        model.trace() as tracer,
+    ):
+        with tracer.invoke(checkpoints.PROMPT, **FOUR_STEPS):
+            rows = nnsight.save([np.zeros(2)])
+            for step in tracer.iter[:4]:
+                model.layers[0].layer_output.sum()
+                if step == 2:
+                    rows.append(n for n in range(3))
+        with tracer.invoke(checkpoints.PROMPT, **FOUR_STEPS):
+            good = model.layers[0].layer_output.save()
+    assert isinstance(good, torch.Tensor)
+
+
+def test_a_container_saved_above_is_refused_with_the_request_that_spoilt_it(model: Any) -> None:
+    good = None
+    with (
+        pytest.raises(RuntimeError, match="kept, a list, was saved but cannot be sent back"),
+        model.trace() as tracer,
+    ):
+        kept = nnsight.save([None, None])
+        with tracer.invoke(checkpoints.PROMPT, **FOUR_STEPS):
+            model.layers[0].layer_output.sum()
+            kept[0] = (n for n in range(3))
+        with tracer.invoke(checkpoints.PROMPT, **FOUR_STEPS):
+            good = model.layers[0].layer_output.save()
+            kept[1] = good
+    assert isinstance(good, torch.Tensor)
+
+
+def test_a_note_ends_with_its_value() -> None:
+    notes = Notes()
+    tensor, rows = torch.zeros(2), [1]
+    with notes:
+        nnsight.save(tensor)
+        nnsight.save(rows)
+        saved = nnsight_tracer._saves()
+    tensor_id, rows_id = id(tensor), id(rows)
+    assert tensor_id in saved
+    assert rows_id in saved
+    del tensor
+    assert tensor_id not in saved
+
+
+def test_the_notes_of_two_blocks_and_of_the_thread_are_apart() -> None:
+    value = torch.zeros(2)
+    before = nnsight_tracer._saves()
+    ours, others = Notes(), Notes()
+    with ours:
+        nnsight.save(value)
+        with others:
+            assert id(value) not in nnsight_tracer._saves()
+        assert id(value) in nnsight_tracer._saves()
+    assert nnsight_tracer._saves() is before
+    assert id(value) not in before
+    with ours:
+        assert id(value) in nnsight_tracer._saves()
+
+
+def test_a_trace_leaves_nothing_marked_in_the_callers_thread(model: Any) -> None:
+    model.collect([checkpoints.PROMPT], {"layers.0.layer_output": "last"})
+    with model.trace(checkpoints.PROMPT, **FOUR_STEPS):
+        stream = model.layers[0].layer_output.save()
+    assert stream.shape[1] == len(checkpoints.PROMPT)
+    assert nnsight_tracer._saves() == set()
+    with pytest.raises(ValueError, match="outside a trace"):
+        nnsight.save([])
