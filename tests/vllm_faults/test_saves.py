@@ -12,7 +12,7 @@ import torch
 from nnsight.tracing import tracer as nnsight_tracer
 
 import checkpoints
-from nnterp.vllm.saved import Notes
+from nnterp.vllm.saved import Saved
 
 FOUR_STEPS = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
 
@@ -56,32 +56,26 @@ def test_a_container_saved_above_is_refused_with_the_request_that_spoilt_it(mode
 
 
 def test_a_note_ends_with_its_value() -> None:
-    notes = Notes()
+    saved = Saved()
     tensor, rows = torch.zeros(2), [1]
-    with notes:
-        nnsight.save(tensor)
-        nnsight.save(rows)
-        saved = nnsight_tracer._saves()
     tensor_id, rows_id = id(tensor), id(rows)
+    saved.add(tensor_id)
+    saved.add(rows_id)
     assert tensor_id in saved
     assert rows_id in saved
     del tensor
     assert tensor_id not in saved
 
 
-def test_the_notes_of_two_blocks_and_of_the_thread_are_apart() -> None:
-    value = torch.zeros(2)
-    before = nnsight_tracer._saves()
-    ours, others = Notes(), Notes()
-    with ours:
-        nnsight.save(value)
-        with others:
-            assert id(value) not in nnsight_tracer._saves()
-        assert id(value) in nnsight_tracer._saves()
-    assert nnsight_tracer._saves() is before
-    assert id(value) not in before
-    with ours:
-        assert id(value) in nnsight_tracer._saves()
+def test_a_block_of_a_batch_that_saves_nothing_sends_nothing(model: Any) -> None:
+    other = "untouched"
+    with model.trace(**FOUR_STEPS) as tracer:
+        with tracer.invoke(checkpoints.PROMPT):
+            stream = model.layers[0].layer_output.save()
+        with tracer.invoke(checkpoints.PROMPT):
+            other = model.layers[0].layer_output + 1
+    assert stream.shape[1] == len(checkpoints.PROMPT)
+    assert other == "untouched"
 
 
 def test_a_trace_leaves_nothing_marked_in_the_callers_thread(model: Any) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from types import CodeType
 from typing import Any, ClassVar
 
 import greenlet
@@ -24,12 +26,27 @@ import nnterp
 
 from ..eproperty import Visit
 from .rows import PrivateRows, RefusedSplice, Step
-from .saved import Notes
+from .saved import Saved
 from .thread_state import Turn, state
 
 
 class BlockEnded(Exception):
     """A block asked the process to end; only its request does."""
+
+
+class Names(dict[str, Any]):
+    """The names a block binds, over the globals it was written among.
+
+    nnsight's own namespace also tells the blocks written beside it of each, in Python; here
+    there are none.
+    """
+
+    def __init__(self, own: Mapping[str, Any], outer: Mapping[str, Any]) -> None:
+        super().__init__(own)
+        self._outer = outer
+
+    def __missing__(self, name: str) -> Any:
+        return self._outer[name]
 
 
 class RequestBlock(Mediator):
@@ -40,7 +57,7 @@ class RequestBlock(Mediator):
         cached_tokens: How many of the request's tokens this step does not run.
         steps: How many steps the request has been in.
         edited: Whether the block has changed anything the cache may hold.
-        notes: What it has saved.
+        saved: What it has saved.
     """
 
     file = "<block>"
@@ -56,10 +73,11 @@ class RequestBlock(Mediator):
     #: Only then must a block's draws be kept from them, which costs each wait some copies.
     guard_random: ClassVar[bool] = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, code: CodeType, glbls: dict[str, Any], lcls: dict[str, Any]) -> None:
+        super().__init__(code, glbls, {})
+        self.lcls = Names(lcls, glbls)
         self.turn = Turn()
-        self.notes = Notes()
+        self.saved = Saved()
 
     @classmethod
     def adopt(cls, mediator: Mediator, file: str) -> None:
@@ -67,7 +85,7 @@ class RequestBlock(Mediator):
         mediator.__class__ = cls
         mediator.file = file
         mediator.turn = Turn()
-        mediator.notes = Notes()
+        mediator.saved = Saved()
 
     def _run(self) -> None:
         try:
@@ -98,8 +116,7 @@ class RequestBlock(Mediator):
         outer = self.interleaver.outer
         self.turn.begin(state() if outer is None else outer)
         try:
-            with self.notes:
-                return super().switch(*args)
+            return super().switch(*args)
         finally:
             self.turn.end()
             if self.guard_random:
@@ -108,15 +125,15 @@ class RequestBlock(Mediator):
 
     def handle(self, provider: str, value: Any) -> Any:
         pending = self.pending
-        if (
-            pending is not None
-            and isinstance(pending.value, PrivateRows)
-            and pending.provider == provider
-        ):
+        if pending is None or pending.provider != provider:
+            return value
+        if isinstance(pending.value, PrivateRows):
             # A standard value takes its request's rows out of the step's for itself.
             if self.iteration:
                 self.iteration = None
-            self.pending = self.switch(Step(value, self))
+            self.pending = pending = self.switch(Step(value, self))
+            if pending is None or pending.provider != provider:
+                return value
         kept = value
         try:
             value = super().handle(provider, value)

@@ -162,8 +162,12 @@ class RowRequests(Requests):
             )
 
     def record(self, mediator: Any) -> None:
-        with mediator.notes:
-            super().record(mediator)
+        saved = mediator.saved
+        mediator.nnsight_saved = mediator.presaved | {
+            name for name, value in mediator.lcls.items() if id(value) in saved
+        }
+        if mediator.exception is not None and getattr(mediator, "nnsight_error", None) is None:
+            mediator.nnsight_error = capture_exception(mediator.exception)
         self._put_in_users_terms(mediator)
 
     def finish_dangling(

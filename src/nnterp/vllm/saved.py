@@ -12,6 +12,7 @@ import ctypes
 from typing import Any
 from weakref import WeakValueDictionary
 
+from nnsight.intervention.interleaver import Mediator
 from nnsight.tracing.tracer import _local
 
 
@@ -34,24 +35,29 @@ class Saved:
     def __contains__(self, number: int) -> bool:
         return number in self._without_weak_references or number in self._values
 
+
+class _OfRunningBlock:
+    """Stands where nnsight keeps a thread's saved ids: they go to the block that is running."""
+
+    def add(self, number: int) -> None:
+        Mediator.current("save").saved.add(number)
+
+    def __contains__(self, number: int) -> bool:
+        return number in Mediator.current("save").saved
+
     def clear(self) -> None:
-        """Forget every value."""
-        self._values.clear()
-        self._without_weak_references.clear()
+        """Nothing: a block's notes end with the block."""
 
 
-class Notes:
-    """What is saved while this is entered; the thread's own notes are put back after it."""
+class Saving:
+    """While this is entered, blocks save to their own notes, and the thread's are put aside."""
 
-    def __init__(self) -> None:
-        self._saved = Saved()
-        # As in a trace, without which nnsight saves nothing.
-        self._depth = 1
+    _saves = _OfRunningBlock()
 
     def __enter__(self) -> None:
         self._outer = getattr(_local, "depth", 0), getattr(_local, "saves", None)
-        _local.depth, _local.saves = self._depth, self._saved
+        # As in a trace, without which nnsight saves nothing.
+        _local.depth, _local.saves = 1, self._saves
 
     def __exit__(self, *_: object) -> None:
-        self._depth = _local.depth
         _local.depth, _local.saves = self._outer

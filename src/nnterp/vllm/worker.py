@@ -24,10 +24,11 @@ from .blocks import RequestBlock
 from .collector import Collector
 from .fragments import HeadFragments
 from .graphs import TwofoldGraphs
+from .heap import keep_freed_memory
 from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests
 from .rows import RowBatcher, RowInterleaver
-from .saved import Notes
+from .saved import Saving
 from .shared import share
 
 if TYPE_CHECKING or not current_platform.is_cpu():
@@ -62,7 +63,6 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         interleaver.defer_exceptions = True
         share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
-        self._notes = Notes()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
 
     def capture_model(self) -> int:
@@ -90,13 +90,14 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     def _collect(
         self, wanted: Iterable[str], finished: Iterable[str], results: dict[str, Any] | None
     ) -> bytes:
-        collected = self.nnsight_requests.collect(
-            set(wanted),
-            set(finished),
-            results,
-            reports=get_pp_group().rank == 0,
-            taps=self.nnsight_model.interleaver.taps,
-        )
+        with Saving():
+            collected = self.nnsight_requests.collect(
+                set(wanted),
+                set(finished),
+                results,
+                reports=get_pp_group().rank == 0,
+                taps=self.nnsight_model.interleaver.taps,
+            )
         return parcels.pack(collected, self._caller)
 
     def begin_collect(self, collector_id: str, plan: bytes) -> None:
@@ -124,13 +125,14 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         self._watched = self.nnsight_requests.concern(scheduler_output.scheduled_new_reqs)
         if self._watched:
-            with self._notes:
+            with Saving():
                 return super().execute_model(scheduler_output, *args, **kwargs)
         return super(NNsightGPUModelRunner, self).execute_model(scheduler_output, *args, **kwargs)
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
         if self._watched:
-            return super().sample_tokens(*args, **kwargs)
+            with Saving():
+                return super().sample_tokens(*args, **kwargs)
         return super(NNsightGPUModelRunner, self).sample_tokens(*args, **kwargs)
 
     def _sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,6 +169,8 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
                 "blocks cannot run in; unset VLLM_USE_V2_MODEL_RUNNER"
             )
         runner.__class__ = StandardizedModelRunner
+        if current_platform.is_cpu():
+            keep_freed_memory()
 
     def begin_collect(self, collector_id: str, plan: bytes) -> None:
         self.model_runner.begin_collect(collector_id, plan)
