@@ -7,6 +7,7 @@ takes to copy it. Tensors go side by side, since many small copies cost more tha
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import tempfile
@@ -75,7 +76,8 @@ class InFile(NamedTuple):
         for run, members in zip(runs, grouped.values(), strict=True):
             if run.nbytes:
                 into = memory[run.start : run.start + run.nbytes].view(run.dtype)
-                torch.cat([tensors[number].reshape(-1) for number in members], out=into)
+                for stacked, alike in _alike(into, run.shapes):
+                    torch.stack([tensors[number] for number in members[alike]], out=stacked)
         return cls(path, runs, _places(grouped.values(), len(tensors)))
 
     def take(self) -> list[Tensor]:
@@ -96,8 +98,20 @@ def _read(file: int, run: _Run) -> Iterator[Tensor]:
 
 
 def _pieces(flat: Tensor, shapes: Sequence[torch.Size]) -> Iterator[Tensor]:
-    split = flat.split([shape.numel() for shape in shapes])
-    return (piece.view(shape) for piece, shape in zip(split, shapes, strict=True))
+    return itertools.chain.from_iterable(stacked.unbind() for stacked, _ in _alike(flat, shapes))
+
+
+def _alike(flat: Tensor, shapes: Sequence[torch.Size]) -> Iterator[tuple[Tensor, slice]]:
+    """The parts of ``flat`` of one shape, each ``[tensors, ...]``, and which tensors those are.
+
+    One call for many small tensors takes a fraction of the time of as many calls.
+    """
+    first = start = 0
+    for shape, members in itertools.groupby(shapes):
+        count = sum(1 for _ in members)
+        end = start + count * shape.numel()
+        yield flat[start:end].view(count, *shape), slice(first, first + count)
+        first, start = first + count, end
 
 
 def _places(groups: Any, count: int) -> list[int]:
