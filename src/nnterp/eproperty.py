@@ -117,6 +117,11 @@ class StandardEnvoy(Envoy):
 Open = tuple[StandardEnvoy, Tensor, int, torch.Size]
 
 
+#: A value's path, its location, where a forward of its tree begins, how often one runs its
+#: module, and why the module never serves it; bare too, for every read takes it apart.
+Whereabouts = tuple[str, str, str, int, str | None]
+
+
 class Visit:
     """The values a block has open at one occurrence of one location.
 
@@ -157,7 +162,11 @@ class Visit:
 
     def edited(self) -> bool:
         """Whether any open value has been changed or replaced."""
-        return any(version != view._version for _, view, version, _ in self._open.values())
+        # A loop, for one is asked of every read, and a generator is a call more for each.
+        for _, view, version, _ in self._open.values():  # noqa: SIM110
+            if version != view._version:
+                return True
+        return False
 
     def raw(self) -> Any:
         """What arrived at the location, without any edit."""
@@ -261,11 +270,13 @@ class StandardValue(eproperty):
 
     def _visit(self, host: StandardEnvoy, mediator: Any) -> Visit:
         """The open visit of this value's location, once the forward has got there."""
-        reason = host.unavailable(self.name)
+        path, location, beginning, runs, reason = self._whereabouts(host)
         if reason is not None:
-            raise Unavailable(f"{self.path(host)}: {reason}")
-        path, location, beginning = self._whereabouts(host)
-        occurrence = self._occurrence(host, mediator, location, beginning)
+            raise Unavailable(f"{path}: {reason}")
+        if runs == 1:
+            occurrence = mediator.wanted(location)
+        else:
+            occurrence = self._occurrence(host, mediator, location, beginning, runs)
         visit: Any = mediator.transform
         elsewhere = (
             type(visit) is not Visit or visit.location != location or visit.occurrence != occurrence
@@ -278,8 +289,9 @@ class StandardValue(eproperty):
             if part is None:
                 part = self.earlier.read(host)
         if elsewhere:
-            self._require_ahead(host, mediator, location, occurrence, beginning)
-            mediator.flush()
+            self._require_ahead(mediator, location, occurrence, beginning, runs, path)
+            if visit is not None:
+                mediator.flush()
             request = tuple.__new__(Pending, (Event.VALUE, location, occurrence, host.serving))
             visit = Visit(host.serving, location, occurrence, getcurrent().parent.switch(request))
         if part is not None and isinstance(self.site, Joined):
@@ -293,11 +305,10 @@ class StandardValue(eproperty):
         return visit
 
     @staticmethod
-    def _occurrence(host: StandardEnvoy, mediator: Any, location: str, beginning: str) -> int:
-        """The occurrence of ``location`` that is the value's, on the step the block is at."""
-        runs = host.runs
-        if runs == 1:
-            return mediator.wanted(location)
+    def _occurrence(
+        host: StandardEnvoy, mediator: Any, location: str, beginning: str, runs: int
+    ) -> int:
+        """The occurrence of ``location`` in the last of ``runs`` on the step the block is at."""
         step = mediator.iteration
         if step is None:
             step = max(mediator.occurrence(beginning) - 1, 0)
@@ -322,26 +333,28 @@ class StandardValue(eproperty):
             return None
         return kept[1]
 
-    def _whereabouts(self, host: StandardEnvoy) -> tuple[str, str, str]:
-        """This value's path and location on ``host``, and where a forward of its tree begins."""
+    def _whereabouts(self, host: StandardEnvoy) -> Whereabouts:
+        """Where this value is on ``host``."""
         if host.serving.live:
             # Its location may have to be opened in the forward's source, anew in each run.
-            return self.path(host), self._location(host), f"{host.root.path}.input"
+            return self._find(host)
         known = host.__dict__.get("whereabouts")
         if known is None:
             known = host.__dict__["whereabouts"] = {}
         if self not in known:
-            begins = f"{host.root.path}.input"
-            known[self] = (self.path(host), self._location(host), begins)
+            known[self] = self._find(host)
         return known[self]
 
+    def _find(self, host: StandardEnvoy) -> Whereabouts:
+        path = self.path(host)
+        reason = host.unavailable(self.name)
+        if reason is not None:
+            return path, "", "", 1, reason
+        return path, self._location(host), f"{host.root.path}.input", host.runs, None
+
+    @staticmethod
     def _require_ahead(
-        self,
-        host: StandardEnvoy,
-        mediator: Any,
-        location: str,
-        occurrence: int,
-        beginning: str,
+        mediator: Any, location: str, occurrence: int, beginning: str, runs: int, path: str
     ) -> None:
         """Raise where the forward has passed this value on the step the block is at."""
         passed = mediator.occurrence(location)
@@ -350,13 +363,12 @@ class StandardValue(eproperty):
         else:
             # Past its first value of a step, a block follows the model, and would be
             # given the next step's.
-            begun = mediator.occurrence(beginning)
-            late = 0 < begun * host.runs <= passed
+            late = passed > 0 and 0 < mediator.occurrence(beginning) * runs <= passed
         if late:
             latest = getattr(mediator, "latest_value", None)
             after = f" after {latest}, which the forward reaches later" if latest else ""
             raise OutOfOrderError(
-                f"{self.path(host)} was asked for{after}: the forward has passed it. Read it "
+                f"{path} was asked for{after}: the forward has passed it. Read it "
                 "first, on a line above, and keep it in a variable"
             )
 

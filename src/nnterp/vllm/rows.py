@@ -315,6 +315,9 @@ class RowInterleaver(VLLMInterleaver):
     outer: State | None = None
     busy: bool
 
+    #: The blocks that wait at each location; nnsight keeps a set, and looks through all blocks.
+    parked: Mapping[str, Sequence[Mediator]]
+
     #: What takes rows of this step for all of its requests at once, by location.
     takers: Mapping[str, Sequence[Taker]] = MappingProxyType({})
 
@@ -324,6 +327,23 @@ class RowInterleaver(VLLMInterleaver):
                 cache.__class__ = PrivateCache
         super().reindex()
         self.busy = self.busy or bool(self.takers)
+
+    def _reindex_parked(self) -> None:
+        parked: dict[str, list[Mediator]] = {}
+        for mediator in self.mediators:
+            pending = mediator.pending
+            if pending is not None and pending.provider is not None:
+                parked.setdefault(pending.provider, []).append(mediator)
+        self.parked = parked
+
+    def _ready(self, provider: str) -> list[Mediator]:
+        return [
+            mediator
+            for mediator in self.parked.get(provider, ())
+            if (pending := mediator.pending) is not None
+            and pending.provider == provider
+            and pending.iteration == mediator.occurrence(provider)
+        ]
 
     def handle(self, provider: str, value: Any) -> Any:
         if not (
@@ -347,9 +367,7 @@ class RowInterleaver(VLLMInterleaver):
     def _serve(self, provider: str, value: Any) -> Any:
         if provider not in self.parked:
             return super().handle(provider, value)
-        self.batcher.arrive(
-            [m for m in self.mediators if m.pending is not None and m.pending.provider == provider]
-        )
+        self.batcher.arrive(self.parked[provider])
         self.outer = state()
         try:
             return super().handle(provider, value)

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import get_autocast_dtype, get_default_dtype, is_autocast_enabled, is_grad_enabled
+from torch._C import _is_any_autocast_enabled
 from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 
-#: Gradient mode, default dtype, autocast and its dtype on processor and GPU, contexts entered.
-State = tuple[bool, torch.dtype, bool, torch.dtype, bool, torch.dtype, int]
+#: Gradient mode, default dtype, autocast on processor and GPU or nowhere, its dtype on each,
+#: contexts entered.
+State = tuple[bool, torch.dtype, tuple[bool, bool] | None, torch.dtype, torch.dtype, int]
 
 
 def state() -> State:
@@ -22,9 +24,10 @@ def state() -> State:
     return (
         is_grad_enabled(),
         get_default_dtype(),
-        is_autocast_enabled("cpu"),
+        (is_autocast_enabled("cpu"), is_autocast_enabled("cuda"))
+        if _is_any_autocast_enabled()
+        else None,
         get_autocast_dtype("cpu"),
-        is_autocast_enabled("cuda"),
         get_autocast_dtype("cuda"),
         _len_torch_function_stack(),
     )
@@ -32,7 +35,8 @@ def state() -> State:
 
 def restore(wanted: State) -> None:
     """Set the thread's switches to ``wanted``, all but the contexts."""
-    grad, dtype, on_cpu, cpu_dtype, on_cuda, cuda_dtype, _ = wanted
+    grad, dtype, autocast, cpu_dtype, cuda_dtype, _ = wanted
+    on_cpu, on_cuda = autocast or (False, False)
     torch.set_grad_enabled(grad)
     torch.set_default_dtype(dtype)
     torch.set_autocast_enabled("cpu", on_cpu)
