@@ -6,8 +6,8 @@ A random llama of 30 blocks, 64 wide, so that overhead stands out: 32-token prom
 token. Plain is vLLM's own `LLM` with the same settings. Each round runs every case once, in
 an order of its own; a figure is the median of a case's ratios to the plain run of the same
 round, on the clock and, where the engine is in this process, in process CPU time. With
-VLLM_ENABLE_V1_MULTIPROCESSING=1 each engine has a process of its own; it needs a core or two
-for each then, or they take each other's.
+VLLM_ENABLE_V1_MULTIPROCESSING=1 each engine has a process of its own; give them a core that
+is not the caller's then (VLLM_CPU_OMP_THREADS_BIND=0), or they take each other's.
 
 The machine must be otherwise idle: one busy core makes every thread of the engine wait.
 """
