@@ -9,12 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedTokenizerFast,
+)
 
-from tiny import GENERIC, ROWS, Tiny
+from tiny import GENERIC, ROWS, VISION, Tiny
 
 #: Longer than the windows, and no token twice in a row.
 PROMPT = [5, 91, 17, 203, 44, 120, 8, 66, 251, 33, 190, 77, 14, 5, 160, 99, 42, 230, 61, 128]
@@ -39,8 +45,11 @@ def write(row: Tiny, path: Path) -> Path:
         and hasattr(default, key)
     }
     config = config_class(**{**known, **row.config})
+    kind: Any = AutoModelForCausalLM
+    if row.inside:
+        config, kind = _around(config, row.inside), AutoModelForImageTextToText
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = kind.from_config(config, dtype=torch.float32)
     _randomize(model)
     _set(model, row.weights)
     model.save_pretrained(path)
@@ -49,6 +58,18 @@ def write(row: Tiny, path: Path) -> Path:
         file.write_text(json.dumps({**json.loads(file.read_text()), **row.patch}))
     _byte_tokenizer().save_pretrained(path)
     return path
+
+
+def _around(text: Any, model_type: str) -> Any:
+    """The config of a small ``model_type`` that takes images, around that of a decoder."""
+    config_class = CONFIG_MAPPING[model_type]
+    default = config_class()
+    known = {key: value for key, value in VISION.items() if hasattr(default.vision_config, key)}
+    vision = type(default.vision_config)(**known)
+    image = {
+        name: 255 for name in ("image_token_id", "image_token_index") if hasattr(default, name)
+    }
+    return config_class(text_config=text.to_dict(), vision_config=vision.to_dict(), **image)
 
 
 def _randomize(model: torch.nn.Module) -> None:

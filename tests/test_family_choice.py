@@ -49,6 +49,13 @@ def test_a_family_is_data(engine: Any) -> None:
         assert "layers.*" in family.ENVOYS, name
 
 
+def test_a_family_whose_blocks_are_not_there_is_refused_at_the_load(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with pytest.raises(UnsupportedFamily, match=r"LlamaForCausalLM has no blocks .*transformer\.h"):
+        load(tiny_folder("llama"), family="gpt2")
+
+
 @pytest.mark.parametrize("load", ["StandardizedTransformer", "StandardizedVLLM"])
 def test_an_unknown_model_type_names_its_relative_and_the_line_that_tries_it(
     load: str, tiny_folder: Callable[[str], Path], tmp_path: Path

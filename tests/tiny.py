@@ -35,6 +35,36 @@ GENERIC: Mapping[str, Any] = {
 }
 
 
+#: The part of a model that takes images, and sees none here, where its config has these.
+VISION: Mapping[str, Any] = {
+    "hidden_size": 32,
+    "embed_dim": 32,
+    "out_hidden_size": 64,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "depth": 1,
+    "num_attention_heads": 2,
+    "num_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+    "fullatt_block_indexes": [0],
+    "deepstack_visual_indexes": [0],
+    "num_position_embeddings": 16,
+}
+
+#: Without a processor in the checkpoint vLLM takes no images.
+NO_IMAGES: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 0}}
+
+#: Rotary frequencies dealt out to the three axes of a position.
+THREE_AXES: Mapping[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "mrope_section": [4, 6, 6],
+}
+
+NO_TORCHVISION = "vLLM's own takes torchvision, which these tests do without"
+
+
 @dataclass(frozen=True)
 class Tiny:
     """One checkpoint.
@@ -49,6 +79,8 @@ class Tiny:
         attention: The transformers attention it is held against.
         hidden_states: The value of each block that transformers' own hidden states are; empty
             where its records are of more runs than the values.
+        inside: The kind of model, taking images as well, that its decoder is written inside of.
+        engine: What vLLM needs to be told of it.
         not_on_vllm: Why it is held against transformers alone.
         limits: How far a value may be from transformers', and why, where that is further
             than rounding; by its name, by ``edit`` or ``decoded`` for all of those, or by both,
@@ -62,6 +94,8 @@ class Tiny:
     weights: Mapping[str, float] = field(default_factory=dict)
     attention: str = "eager"
     hidden_states: str = "layer_input"
+    inside: str = ""
+    engine: Mapping[str, Any] = field(default_factory=dict)
     not_on_vllm: str = ""
     limits: Mapping[str, tuple[float, str]] = field(default_factory=dict)
 
@@ -1534,6 +1568,39 @@ TINY: Mapping[str, Tiny] = {
             "temp": 0.3,
         },
         not_on_vllm="vLLM's Transformers backend keeps no state of its convolutions",
+    ),
+    "llama_inside_idefics3": Tiny(
+        "llama",
+        {"num_attention_heads": 4, "num_key_value_heads": 2},
+        inside="idefics3",
+        engine=NO_IMAGES,
+    ),
+    "llama_inside_llava": Tiny("llama", inside="llava", not_on_vllm=NO_TORCHVISION),
+    "mistral_inside_mistral3": Tiny("mistral", inside="mistral3", not_on_vllm=NO_TORCHVISION),
+    "gemma3_text_inside_gemma3": Tiny("gemma3_text", inside="gemma3", not_on_vllm=NO_TORCHVISION),
+    "qwen2_vl_text": Tiny(
+        "qwen2_vl_text",
+        {"rope_parameters": THREE_AXES},
+        inside="qwen2_vl",
+        not_on_vllm=NO_TORCHVISION,
+    ),
+    "qwen2_5_vl_text": Tiny(
+        "qwen2_5_vl_text",
+        {"rope_parameters": THREE_AXES},
+        inside="qwen2_5_vl",
+        not_on_vllm=NO_TORCHVISION,
+    ),
+    "qwen3_vl_text": Tiny(
+        "qwen3_vl_text",
+        {"rope_parameters": THREE_AXES},
+        inside="qwen3_vl",
+        not_on_vllm=NO_TORCHVISION,
+    ),
+    "qwen3_vl_moe_text": Tiny(
+        "qwen3_vl_moe_text",
+        {"rope_parameters": THREE_AXES, "norm_topk_prob": True},
+        inside="qwen3_vl_moe",
+        not_on_vllm=NO_TORCHVISION,
     ),
 }
 

@@ -72,7 +72,7 @@ def load(name: str, path: Path, engine: str) -> Any:
     if engine == "vllm":
         from nnterp import StandardizedVLLM
 
-        return StandardizedVLLM(str(path), dispatch=True, **ENGINE)
+        return StandardizedVLLM(str(path), dispatch=True, **{**ENGINE, **ROWS[name].engine})
     from nnterp import StandardizedTransformer
 
     return StandardizedTransformer(

@@ -290,7 +290,8 @@ class StandardValue(eproperty):
                 part = self.earlier.read(host)
         if elsewhere:
             self._require_ahead(mediator, location, occurrence, beginning, runs, path)
-            if visit is not None:
+            # What reading an earlier part has opened is among it.
+            if mediator.transform is not None:
                 mediator.flush()
             request = tuple.__new__(Pending, (Event.VALUE, location, occurrence, host.serving))
             visit = Visit(host.serving, location, occurrence, getcurrent().parent.switch(request))

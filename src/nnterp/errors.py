@@ -11,7 +11,7 @@ class Unavailable(Exception):
 
 
 class UnsupportedFamily(ValueError):
-    """A ``model_type`` nnterp has no family for, and no ``family=`` was given."""
+    """A ``model_type`` that nnterp has no family for, or a family that is not the checkpoint's."""
 
 
 class CheckpointNotFound(FileNotFoundError):

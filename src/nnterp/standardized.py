@@ -24,11 +24,12 @@ from .collecting.collected import Collected
 from .collecting.request import token_ids, wanted_places
 from .collecting.selections import Positions, Selection
 from .eproperty import StandardEnvoy, StandardValue
-from .errors import CheckpointNotFound, did_you_mean
+from .errors import CheckpointNotFound, UnsupportedFamily, did_you_mean
 from .names import Place
 from .sites import FirstArgument, FromFamily, Output, found
 from .support import Support, part, support
 from .values import Value
+from .wrapped import with_wrapped
 
 #: Fewer prompts than this are done before a progress bar could be read.
 BAR_FROM = 64
@@ -73,7 +74,7 @@ class Standardized(StandardEnvoy):
         self._added_rename = dict(rename or {})
         self._added_envoys = dict(envoys or {})
         return {
-            "rename": {**self.family.RENAME, **self._added_rename},
+            "rename": {**with_wrapped(self.family.RENAME), **self._added_rename},
             # nnsight takes the first key that fits a module, so the user's own come first.
             "envoys": self._added_envoys
             | {
@@ -105,8 +106,16 @@ class Standardized(StandardEnvoy):
                     envoy.__class__ = type(served.__name__, both, {"__doc__": served.__doc__})
 
     def _check_tree(self) -> None:
-        """Refuse a ``rename=`` or ``envoys=`` key that names nothing in this model."""
+        """Refuse a family whose blocks are not in this model, and a key that names nothing."""
         tree = self.named_modules()
+        if "layers" not in self.__dict__:
+            looked = [key for key, alias in self._rename.items() if alias == "layers"]
+            raise UnsupportedFamily(
+                f"{type(self._module).__name__} has no blocks where its family looks for them: "
+                f"{', '.join(map(repr, looked))}. If another family's names fit, pass its name as "
+                "family=; else say where they are with rename={'path.of.the.blocks': 'layers', "
+                "'path.of.the.last.norm': 'norm', 'path.of.the.embedding': 'embed_tokens'}"
+            )
         for key in self._added_rename:
             if not any(aliasing.named(envoy, key) for _, envoy in tree):
                 raise ValueError(f"rename key {key!r} names no module{self._nearest(key)}")

@@ -44,7 +44,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
 
     Raises:
         CheckpointNotFound: ``repo_id`` names no readable checkpoint.
-        UnsupportedFamily: There is no family for its ``model_type``.
+        UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
 

@@ -67,7 +67,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
     Raises:
         ImportError: vLLM is not installed.
         CheckpointNotFound: ``repo_id`` names no readable checkpoint.
-        UnsupportedFamily: There is no family for its ``model_type``.
+        UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
         UnservableCheckpoint: vLLM refuses its config, or this host's engine its shape.
         MissingMainGuard: A script builds the engine at its top level.
         ValueError: A ``rename`` or ``envoys`` key names no module.
