@@ -86,3 +86,16 @@ def test_a_trace_leaves_nothing_marked_in_the_callers_thread(model: Any) -> None
     assert nnsight_tracer._saves() == set()
     with pytest.raises(ValueError, match="outside a trace"):
         nnsight.save([])
+
+
+def test_what_a_backward_pass_in_a_block_saves_comes_home(model: Any) -> None:
+    with model.trace(checkpoints.PROMPT, **FOUR_STEPS):
+        stream = model.layers[0].layer_output.save()
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = stream.clone().requires_grad_()
+            loss = (leaf**2).sum()
+            with loss.backward():
+                gradient = leaf.grad.save()
+        after = model.layers[1].layer_output.save()
+    assert torch.allclose(gradient, 2 * stream)
+    assert after.shape == stream.shape

@@ -12,7 +12,7 @@ import ctypes
 from typing import Any
 from weakref import WeakValueDictionary
 
-from nnsight.intervention.interleaver import Mediator
+from greenlet import getcurrent
 from nnsight.tracing.tracer import _local
 
 
@@ -40,13 +40,25 @@ class _OfRunningBlock:
     """Stands where nnsight keeps a thread's saved ids: they go to the block that is running."""
 
     def add(self, number: int) -> None:
-        Mediator.current("save").saved.add(number)
+        _running().add(number)
 
     def __contains__(self, number: int) -> bool:
-        return number in Mediator.current("save").saved
+        return number in _running()
 
     def clear(self) -> None:
         """Nothing: a block's notes end with the block."""
+
+
+def _running() -> Saved:
+    greenlet = getcurrent()
+    while greenlet is not None:
+        # A backward pass in a block runs its own body, from within the block's.
+        mediator = getattr(greenlet, "mediator", None)
+        saved = None if mediator is None else getattr(mediator(), "saved", None)
+        if saved is not None:
+            return saved
+        greenlet = greenlet.parent
+    raise ValueError("save() was called in the worker, and in no block; save in a trace's block")
 
 
 class Saving:
