@@ -2,25 +2,13 @@
 
 Reading ``block.layer_output`` in a trace waits until the forward reaches the value's
 `Site`, takes the value out of what arrived there, and hands it to the block in the
-layout of its `Value` row. What the block then does to it goes back into the model.
-
-How the tensor is handed over is the engine's own affair, its `Serving`:
-
-* transformers hands out the live tensor, so an in-place edit is already in the model
-  and gradients flow through what was read;
-* vLLM's buffers are overwritten by later kernels and hold other requests' rows, so
-  there every value is a *private copy*, and an edited copy is written back.
-
-While a block stays at one location, the values it has open there form a `Visit`: reads
-of one value are one tensor, an assignment replaces it, and a value derived from others
-(scores from queries and keys) sees their edits. When the block moves on, the values that
-changed, and only those, are put back into what the model carries on with.
+layout of its `Value` row, as the engine's `Serving` does. What the block then does to it
+goes back into the model when the `Visit` of that place ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self, overload
+from typing import Any, overload
 
 import torch
 from greenlet import getcurrent
@@ -30,165 +18,15 @@ from nnsight.intervention.interleaver import Event, Mediator, OutOfOrderError, P
 from torch import Tensor
 
 from .composed import Joined
-from .errors import Unavailable, did_you_mean
+from .errors import Unavailable
+from .serving import StandardEnvoy
 from .sites import Site
-from .values import VALUES, Engine, Value
-
-
-class Serving(Protocol):
-    """How one engine hands values over."""
-
-    engine: Engine
-    #: Whether an in-place edit of what `serve` hands out is an edit of the model.
-    live: bool
-
-    def serve(self, site: Site, value: Value, host: Envoy, arrived: Any) -> Tensor:
-        """What the block is given for ``value``, which ``site`` finds in what ``arrived``."""
-
-    def own(self, arrived: Any) -> Any:
-        """The running block's own part of what ``arrived`` at a location."""
-
-    def adopt(self, tensor: Tensor, value: Value, host: Envoy) -> Tensor:
-        """What to keep for a ``tensor`` the block assigns to ``value``."""
-
-    def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
-        """``view``, in the layout of ``value``, back in the shape of ``like`` it was taken from."""
-
-    def edit(self, before: Any, after: Any) -> Any:
-        """What to swap in for a location whose content goes from ``before`` to ``after``."""
-
-    def unavailable_now(self, value: Value) -> str | None:
-        """Why the step the running block is at does not serve ``value``, or None."""
-
-
-class StandardEnvoy(Envoy):
-    """An envoy that hosts standard values.
-
-    Attributes:
-        serving: How this envoy's engine hands values over.
-    """
-
-    serving: ClassVar[Serving]
-
-    #: The values that lie between the two parts of another, by their names: the other's.
-    #: Reading one of them keeps the earlier part for when the other is asked for.
-    between: ClassVar[Mapping[str, str]] = {}
-
-    @property
-    def runs(self) -> int:
-        """How often a forward runs this module; its values are the last run's."""
-        return 1
-
-    @classmethod
-    def placed(cls, **sites: Site) -> type[Self]:
-        """This envoy with some of its values at other sites: how a family says where it differs.
-
-        Args:
-            **sites: The site of each, by the value's name.
-        """
-        moved = {name: getattr(cls, name).at(site) for name, site in sites.items()}
-        return type(cls.__name__, (cls,), {**moved, "__doc__": cls.__doc__})
-
-    def unavailable(self, name: str) -> str | None:
-        """Why this module never serves the value ``name``, or None where it does."""
-        return None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        unknown = name not in self.__dict__ and not hasattr(type(self), name)
-        if unknown and self.__dict__.get("interleaver") and self.interleaver.interleaving:
-            hint = did_you_mean(name, VALUES)
-            if hint:
-                raise AttributeError(f"{self.path} has no value {name!r} to set{hint}")
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError as error:
-            # A private name is some library's probe, and frequent.
-            hint = "" if name.startswith("_") else did_you_mean(name, VALUES)
-            if not hint:
-                raise
-            raise AttributeError(f"{error}{hint}") from None
-
-
-#: One open value: its host, the tensor the block holds, and the version and shape it had when
-#: it was handed over; a bare tuple, for one is made with every read.
-Open = tuple[StandardEnvoy, Tensor, int, torch.Size]
-
+from .values import Value
+from .visit import Visit
 
 #: A value's path, its location, where a forward of its tree begins, how often one runs its
 #: module, and why the module never serves it; bare too, for every read takes it apart.
 Whereabouts = tuple[str, str, str, int, str | None]
-
-
-class Visit:
-    """The values a block has open at one occurrence of one location.
-
-    It stands where nnsight keeps a read's write-back, and answers to the same names:
-    nnsight asks ``fn`` for what to swap in when the block moves on.
-    """
-
-    view = None  # nnsight's own views of a location are never answered from a visit
-
-    __slots__ = ("_open", "arrived", "location", "occurrence", "serving", "sites")
-
-    def __init__(self, serving: Serving, location: str, occurrence: int, arrived: Any) -> None:
-        self.serving = serving
-        self.location = location
-        self.occurrence = occurrence
-        self.arrived = arrived
-        #: The sites of values whose earlier part had to be read first.
-        self.sites: dict[StandardValue, Site] = {}
-        self._open: dict[StandardValue, Open] = {}
-
-    def site(self, prop: StandardValue) -> Site:
-        """Where the value of ``prop`` is in what arrived."""
-        return self.sites.get(prop, prop.site)
-
-    def read(self, prop: StandardValue, host: StandardEnvoy) -> Tensor:
-        """The value of ``prop``, the same tensor for as long as the visit lasts."""
-        held = self._open.get(prop)
-        if held is not None:
-            return held[1]
-        current = self.content() if self._open and self.edited() else self.arrived
-        view = self.serving.serve(self.site(prop), prop.value, host, current)
-        self._open[prop] = (host, view, view._version, view.shape)
-        return view
-
-    def replace(self, prop: StandardValue, host: StandardEnvoy, tensor: Tensor) -> None:
-        """Make ``tensor`` the value of ``prop``."""
-        self._open[prop] = (host, tensor, -1, tensor.shape)
-
-    def edited(self) -> bool:
-        """Whether any open value has been changed or replaced."""
-        # A loop, for one is asked of every read, and a generator is a call more for each.
-        for _, view, version, _ in self._open.values():  # noqa: SIM110
-            if version != view._version:
-                return True
-        return False
-
-    def raw(self) -> Any:
-        """What arrived at the location, without any edit."""
-        return self.serving.own(self.arrived)
-
-    def content(self) -> Any:
-        """What arrived at the location, with every edit made so far in its place."""
-        raw = self.raw()
-        for prop, (host, view, version, shape) in self._open.items():
-            if version == view._version:
-                continue
-            if view.shape != shape:
-                raise ValueError(prop.shape_refusal(host, shape, view.shape))
-            prop.require_writable(host)
-            site = self.site(prop)
-            like = site.read(host, raw).tensor
-            raw = site.write(host, raw, self.serving.restore(view, like, prop.value))
-        return raw
-
-    def fn(self) -> Any:
-        """What to swap in to have the content, with its edits, at the location."""
-        return self.serving.edit(self.raw(), self.content())
 
 
 class StandardValue(eproperty):

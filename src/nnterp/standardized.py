@@ -23,9 +23,10 @@ from . import families, values
 from .collecting.collected import Collected
 from .collecting.request import token_ids, wanted_places
 from .collecting.selections import Positions, Selection
-from .eproperty import StandardEnvoy, StandardValue
+from .eproperty import StandardValue
 from .errors import CheckpointNotFound, UnsupportedFamily, did_you_mean
 from .names import Place
+from .serving import StandardEnvoy
 from .sites import FirstArgument, FromFamily, Output, found
 from .support import Support, part, support
 from .values import Value

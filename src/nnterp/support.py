@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .eproperty import StandardEnvoy, StandardValue
+from .eproperty import StandardValue
+from .serving import StandardEnvoy
 from .values import VALUES, Engine, Host, Value
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from .. import values
-from ..eproperty import Serving, StandardEnvoy, StandardValue
+from ..eproperty import StandardValue
+from ..serving import Serving, StandardEnvoy
 from ..sites import Argument, Output, Site
 from ..values import Engine, Value
 

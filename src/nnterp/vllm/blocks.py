@@ -24,7 +24,7 @@ from nnsight.intervention.interleaver import Event, Mediator, Pending
 
 import nnterp
 
-from ..eproperty import Visit
+from ..visit import Visit
 from .rows import PrivateRows, RefusedSplice, Step
 from .saved import Saved
 from .thread_state import Turn, state

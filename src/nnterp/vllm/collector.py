@@ -18,8 +18,8 @@ from torch import Tensor
 from ..collecting.gather import Gather
 from ..collecting.selections import Apply, Picked, Selection, Span
 from ..composed import Joined
-from ..eproperty import StandardEnvoy
 from ..names import Place
+from ..serving import StandardEnvoy
 from ..sites import Site
 from .parcels import Address
 from .rows import RowBatcher, batched, outside_inference_mode

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from .. import values
 from ..composed import IfTaken, locations
-from ..eproperty import StandardEnvoy, StandardValue
+from ..eproperty import StandardValue
+from ..serving import StandardEnvoy
 from ..sites import Argument, FusedInput, FusedOutput, Output
 from .rows import PrivateRows
 from .shared import SharedModule

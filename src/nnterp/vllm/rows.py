@@ -26,8 +26,8 @@ from nnsight.util import apply
 from torch import Tensor
 
 from ..composed import Completed
-from ..eproperty import Serving, StandardEnvoy
 from ..errors import Unavailable
+from ..serving import Serving, StandardEnvoy
 from ..sites import Site
 from ..values import Engine, Value
 from .thread_state import State, state
