@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest, engine: Callable[[str], Any], transfor
 def test_each_choice_of_positions_keeps_what_a_trace_reads(model: Any) -> None:
     found = model.collect(collects.PROMPTS, collects.wanted(model))
     for index, prompt in enumerate(collects.PROMPTS):
-        with torch.no_grad(), model.trace(prompt_of(model, prompt), **settings(model)):
+        with torch.no_grad(), model.trace(prompt, **settings(model)):
             embeddings = model.token_embeddings.save()
             entering = model.layers[0].layer_input.save()
             queries = model.layers[0].self_attn.attention_queries.save()
@@ -62,8 +62,22 @@ def test_each_choice_of_positions_keeps_what_a_trace_reads(model: Any) -> None:
                 assert gap(found[key][index], want) < CLOSE, key
 
 
-def prompt_of(model: Any, ids: list[int]) -> Any:
-    return ids if model.serving.engine == "vllm" else torch.tensor([ids])
+@pytest.mark.parametrize("form", ["text", "ids", "tensor", "batch of one", "tokenizer's output"])
+def test_a_trace_takes_a_prompt_in_any_form(model: Any, form: str) -> None:
+    text = "The Eiffel Tower"
+    tokenized = model.tokenizer(text, return_tensors="pt")
+    ids = tokenized["input_ids"]
+    forms = {
+        "text": text,
+        "ids": ids[0].tolist(),
+        "tensor": ids[0],
+        "batch of one": ids,
+        "tokenizer's output": tokenized,
+    }
+    with torch.no_grad(), model.trace(forms[form], **settings(model)):
+        last = model.layers[1].layer_output[0, -1].save()
+    found = model.collect([text], {"layers.1.layer_output": "last"})
+    assert gap(found["layers.1.layer_output"][0], last) < CLOSE
 
 
 def settings(model: Any) -> dict[str, Any]:
@@ -76,7 +90,17 @@ def test_texts_and_ids_and_batches_of_any_size_are_the_same(model: Any) -> None:
     want = {"layers.0.layer_output": "all", "layers.1.layer_output": "last"}
     whole = model.collect(texts, want)
     assert [len(rows) for rows in whole["layers.0.layer_output"]] == [len(own) for own in ids]
-    for prompts, size in ((ids, None), (texts, 1), (map(torch.tensor, ids), 2)):
+    tensors = [model.tokenizer(text, return_tensors="pt") for text in texts]
+    padded = model.tokenizer(texts, return_tensors="pt", padding=True)
+    lists = model.tokenizer(texts)
+    for prompts, size in (
+        (ids, None),
+        (texts, 1),
+        (map(torch.tensor, ids), 2),
+        (tensors, None),
+        (padded, None),
+        (lists, None),
+    ):
         again = collects.flat(model.collect(prompts, want, batch_size=size))
         for key, rows in collects.flat(whole).items():
             assert gap(again[key], rows) < CLOSE
@@ -117,6 +141,9 @@ def test_a_refusal_says_what_to_write(model: Any) -> None:
     refused("a b", {"logits": "last"}, TypeError, r"\['a b'\]")
     refused([[]], {"logits": "last"}, ValueError, "prompt 0 holds no tokens")
     refused([["x"]], {"logits": "last"}, TypeError, "neither a text nor token ids")
+    refused([[[1], [2]]], {"logits": "last"}, TypeError, "neither a text nor token ids")
+    refused([1, 2], {"logits": "last"}, TypeError, r"write \[\[1, 2\]\]")
+    refused({"ids": [1, 2]}, {"logits": "last"}, TypeError, "holds input_ids, and this ids")
 
 
 def test_logits_of_every_position_are_transformers_alone(

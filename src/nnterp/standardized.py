@@ -21,7 +21,8 @@ from tqdm.auto import tqdm
 
 from . import families, values
 from .collecting.collected import Collected
-from .collecting.request import token_ids, wanted_places
+from .collecting.prompts import token_ids
+from .collecting.request import wanted_places
 from .collecting.selections import Positions, Selection
 from .eproperty import StandardValue
 from .errors import CheckpointNotFound, UnsupportedFamily, did_you_mean
@@ -200,7 +201,7 @@ class Standardized(StandardEnvoy):
 
     def collect(
         self,
-        prompts: Iterable[str | Sequence[int] | Tensor],
+        prompts: Iterable[str | Sequence[int] | Tensor] | Mapping[str, Any],
         values: Mapping[str, Positions],
         *,
         batch_size: int | None = None,
@@ -215,7 +216,7 @@ class Standardized(StandardEnvoy):
             found["layers.12.layer_output"]  # [prompts, hidden]
 
         Args:
-            prompts: Texts, or token ids.
+            prompts: Texts, token ids, or the output of a tokenizer.
             values: For each value's name, ``*`` standing for every block, the positions to
                 keep: ``"last"``, ``"all"``, ``"mean"`` (in float32), a position such as
                 ``0`` or ``-2``, a mask of ``[tokens]`` for each prompt, or a function from
@@ -234,7 +235,7 @@ class Standardized(StandardEnvoy):
             ValueError: A name is no value's, or positions are none.
             RuntimeError: A function failed on vLLM; it names the error.
         """
-        ids = token_ids(self, prompts)
+        ids = token_ids(self.tokenizer, prompts)
         wanted = wanted_places(self, values, [len(prompt) for prompt in ids])
         shown = len(ids) >= BAR_FROM if progress is None else progress
         disabled = not shown or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")

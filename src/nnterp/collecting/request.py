@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from .. import values
 from ..errors import Unavailable
@@ -16,29 +14,6 @@ if TYPE_CHECKING:
     from ..standardized import Standardized
 
 _ORDER = {name: index for index, name in enumerate(values.VALUES)}
-
-
-def token_ids(model: Standardized, prompts: Iterable[Any]) -> list[list[int]]:
-    """The token ids of each of ``prompts``: texts, or ids already.
-
-    Raises:
-        ValueError: There is none, or one is empty.
-        TypeError: One is neither.
-    """
-    if isinstance(prompts, str):
-        raise TypeError(f"prompts are a list of texts, not one: write [{prompts!r}]")
-    given = [prompt.tolist() if isinstance(prompt, Tensor) else prompt for prompt in prompts]
-    texts = [prompt for prompt in given if isinstance(prompt, str)]
-    encoded = iter(model.tokenizer(texts)["input_ids"] if texts else ())
-    ids = [next(encoded) if isinstance(prompt, str) else list(prompt) for prompt in given]
-    for index, prompt in enumerate(ids):
-        if not prompt:
-            raise ValueError(f"prompt {index} holds no tokens")
-        if not all(isinstance(token, int) for token in prompt):
-            raise TypeError(f"prompt {index} is neither a text nor token ids: {given[index]!r}")
-    if not ids:
-        raise ValueError("there are no prompts to collect from")
-    return ids
 
 
 def wanted_places(

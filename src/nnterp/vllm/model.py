@@ -154,6 +154,11 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         self._by_name.taps = frozenset(found)
         return found
 
+    def _prompt(self, *inputs: Any) -> Any:
+        if len(inputs) == 1 and isinstance(inputs[0], Tensor):
+            return self._tokenized_prompt({"input_ids": inputs[0]})
+        return super()._prompt(*inputs)
+
     def _attach_mediators(self, params: list, **kwargs: Any) -> list:
         payloads = Payloads()
         for block in self.interleaver.mediators:
