@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer
 from nnterp.checking import readings
 from nnterp.compare import gap
+from tiny import NO_IMAGES, TINY
 
 CLOSE = 1e-5
 PROMPT = checkpoints.PROMPT
@@ -188,3 +190,32 @@ def test_an_installed_edit_beside_prefix_caching_is_warned_of(
         with model.edit() as (_, edit):
             model.layers[0].layer_output[:, -1] *= 1
     edit.clear()
+
+
+def test_queries_inside_paligemma_are_turned_by_one_position_more_on_transformers(
+    tmp_path: Path, keep: Callable[[Any], Any]
+) -> None:
+    """It counts positions from 1 there, from 0 on vLLM; what attends to what is the same."""
+    from nnterp import StandardizedVLLM
+
+    row = replace(TINY["gemma"], inside="paligemma", engine=NO_IMAGES)
+    path = str(checkpoints.write(row, tmp_path / "paligemma"))
+    ids = torch.tensor([PROMPT])
+    from_0 = {"input_ids": ids, "position_ids": torch.arange(len(PROMPT))[None]}
+
+    def read(model: Any, prompt: Any, **settings: Any) -> dict[str, torch.Tensor]:
+        with torch.no_grad(), model.trace(prompt, **settings):
+            queries = model.layers[1].self_attn.attention_queries.save()
+            keys = model.layers[1].self_attn.attention_keys.save()
+            pattern = model.layers[1].self_attn.attention_probabilities.save()
+            stream = model.layers[1].layer_output.save()
+        return {"queries": queries, "keys": keys, "pattern": pattern, "stream": stream}
+
+    served = read(
+        keep(StandardizedVLLM(path, dispatch=True, **TINY_ENGINE, **row.engine)), ids, max_tokens=1
+    )
+    transformer = StandardizedTransformer(path, dispatch=True, attn_implementation="eager")
+    as_loaded, as_vllm = read(transformer, ids), read(transformer, from_0)
+    assert all(gap(served[name], want) < CLOSE for name, want in as_vllm.items())
+    turned = {name for name, want in as_loaded.items() if gap(served[name], want) > CLOSE}
+    assert turned == {"queries", "keys"}

@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+import checkpoints
 from nnterp import StandardizedTransformer, families
+from nnterp.compare import gap
 from nnterp.known_wrong import KNOWN_WRONG, KnownWrongWarning, met_by
+from tiny import TINY
 
-COHERE2 = SimpleNamespace(model_type="cohere2", layer_types=["sliding_attention"])
-DEEPSEEK = SimpleNamespace(model_type="deepseek_v3", rope_parameters={"rope_type": "default"})
-YARN = SimpleNamespace(model_type="deepseek_v3", rope_parameters={"rope_type": "yarn"})
+
+def config(model_type: str, **fields: Any) -> Any:
+    """A decoder's config, with no other around it."""
+    made = SimpleNamespace(model_type=model_type, **fields)
+    made.get_text_config = lambda decoder: made
+    return made
+
+
+COHERE2 = config("cohere2", layer_types=["sliding_attention"], logit_scale=0.5)
+DEEPSEEK = config("deepseek_v3", rope_parameters={"rope_type": "default"})
+YARN = config("deepseek_v3", rope_parameters={"rope_type": "yarn"})
 
 
 @pytest.mark.parametrize(
-    ("config", "engine", "version", "platform", "met"),
+    ("of", "engine", "version", "platform", "met"),
     [
         (COHERE2, "vllm", "0.32.0", "cpu", True),
         (COHERE2, "vllm", "0.32.0+cpu", "cuda", True),
         (COHERE2, "vllm", "0.33.1", "cpu", False),
         (COHERE2, "transformers", "5.19.0", "", False),
-        (SimpleNamespace(model_type="cohere2", layer_types=None), "vllm", "0.32.0", "cpu", False),
+        (config("cohere2", layer_types=None), "vllm", "0.32.0", "cpu", False),
         (DEEPSEEK, "vllm", "0.32.0", "cpu", True),
         (DEEPSEEK, "vllm", "0.32.0", "cuda", False),
         (YARN, "vllm", "0.32.0", "cpu", False),
     ],
 )
 def test_a_row_is_met_where_it_says(
-    config: Any, engine: Any, version: str, platform: str, met: bool
+    of: Any, engine: Any, version: str, platform: str, met: bool
 ) -> None:
-    assert bool(met_by(config, engine, version, platform, {})) is met
+    assert bool(met_by(of, engine, version, platform, {})) is met
 
 
 def test_every_row_is_of_families_that_there_are() -> None:
@@ -52,3 +65,26 @@ def test_loading_one_warns(tiny_folder: Callable[[str], Path]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", KnownWrongWarning)
         StandardizedTransformer(path, attn_implementation="sdpa")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "around", "field"),
+    [
+        ("cohere2", "aya_vision", "logit_scale"),
+        ("cohere2", "cohere2_vision", "logit_scale"),
+        ("granite", "llava", "logits_scaling"),
+        ("granite", "llava_next", "logits_scaling"),
+        ("gemma2", "paligemma", "final_logit_softcapping"),
+    ],
+)
+def test_a_model_around_a_decoder_leaves_out_how_its_logits_are_read(
+    tmp_path: Path, decoder: str, around: str, field: str
+) -> None:
+    path = checkpoints.write(replace(TINY[decoder], inside=around), tmp_path / around)
+    with pytest.warns(KnownWrongWarning, match=f"{decoder} inside {around} .* its {field}"):
+        model = StandardizedTransformer(str(path), dispatch=True)
+    with torch.no_grad(), model.trace(checkpoints.PROMPT):
+        projected = model.project_on_vocab(model.layers[-1].layer_output).save()
+        logits = model.logits.save()
+    assert gap(logits, projected) > 1e-2
+    assert gap(model.family.READOUT(logits, model.config.get_text_config()), projected) < 1e-6

@@ -33,8 +33,9 @@ class KnownWrong:
         versions: The releases of its package in which it was seen.
         cause: What is wrong.
         size: By how much, of the logits of a tiny random checkpoint.
-        applies: From a checkpoint's config and the load's arguments to whether it is met.
+        applies: From the decoder's config and the load's arguments to whether it is met.
         platform: The only platform that it is met on, if it is not met on all.
+        inside: The kinds of model, around the decoder, that it is met in, if not everywhere.
     """
 
     model_types: tuple[str, ...]
@@ -44,6 +45,7 @@ class KnownWrong:
     size: str
     applies: Condition = lambda config, arguments: True
     platform: Literal["cpu", "cuda"] | None = None
+    inside: tuple[str, ...] = ()
 
 
 def _default_rope(config: Any, arguments: Mapping[str, Any]) -> bool:
@@ -191,6 +193,33 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "0.4 of a log-probability",
         _eager_alibi,
     ),
+    KnownWrong(
+        ("cohere2",),
+        "transformers",
+        ">=5.17,<5.20",
+        "around it, its logits are read without its logit_scale",
+        "the logits are that many times too large",
+        lambda config, arguments: config.logit_scale != 1,
+        inside=("aya_vision", "cohere2_vision"),
+    ),
+    KnownWrong(
+        ("granite",),
+        "transformers",
+        ">=5.17,<5.20",
+        "around it, its logits are read without its logits_scaling",
+        "the logits are that many times too large",
+        lambda config, arguments: config.logits_scaling != 1,
+        inside=("llava", "llava_next"),
+    ),
+    KnownWrong(
+        ("gemma2",),
+        "transformers",
+        ">=5.17,<5.20",
+        "around it, its logits are read without its final_logit_softcapping",
+        "as much as the cap takes",
+        _is_set("final_logit_softcapping"),
+        inside=("paligemma",),
+    ),
 )
 
 
@@ -204,30 +233,34 @@ def met_by(
     """What is known to be wrong with a checkpoint.
 
     Args:
-        config: Its config.
+        config: Its config, of the decoder or of a model around one.
         engine: The engine.
         version: Of the engine's package.
         platform: ``cpu`` or ``cuda``, where the engine runs.
         arguments: What it is loaded with.
     """
+    decoder = config.get_text_config(decoder=True)
     return [
         row
         for row in KNOWN_WRONG
         if row.engine == engine
-        and config.model_type in row.model_types
+        and decoder.model_type in row.model_types
+        and (not row.inside or config.model_type in row.inside)
         and SpecifierSet(row.versions).contains(version.partition("+")[0], prereleases=True)
         and row.platform in (None, platform)
-        and row.applies(config, arguments)
+        and row.applies(decoder, arguments)
     ]
 
 
 def warn(config: Any, engine: Engine, platform: str, arguments: Mapping[str, Any]) -> None:
     """Warn of what is known to be wrong with a checkpoint about to be loaded."""
     version = importlib.import_module(engine).__version__
+    decoder = config.get_text_config(decoder=True).model_type
     for row in met_by(config, engine, version, platform, arguments):
+        kind = f"{decoder} inside {config.model_type}" if row.inside else decoder
         warnings.warn(
-            f"{config.model_type} is known to be computed wrongly by {engine} {version}: "
-            f"{row.cause} ({row.size})",
+            f"{kind} is known to be computed wrongly by {engine} {version}: {row.cause} "
+            f"({row.size})",
             KnownWrongWarning,
             stacklevel=4,
         )

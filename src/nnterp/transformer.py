@@ -66,7 +66,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
             config = read_config(repo_id, kwargs)
         self._shards = wants_tensor_parallel(repo_id, kwargs)
         tree = self._adopt(config, family, rename, envoys)
-        known_wrong.warn(self._config, "transformers", "", kwargs)
+        known_wrong.warn(config, "transformers", "", kwargs)
         kwargs.setdefault("task", "text-generation")
         super().__init__(repo_id, *args, **tree, **kwargs)
         self._serve_through_engine_envoys()

@@ -99,8 +99,9 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             if kwargs.get("taps"):
                 preflight.break_graphs()
             preflight.require_main_guard()
-            tree = self._adopt(read_config(repo_id, kwargs), family, rename, envoys)
-            known_wrong.warn(self._config, "vllm", preflight.platform(), kwargs)
+            config = read_config(repo_id, kwargs)
+            tree = self._adopt(config, family, rename, envoys)
+            known_wrong.warn(config, "vllm", preflight.platform(), kwargs)
             kwargs["additional_config"] = {
                 **(kwargs.get("additional_config") or {}),
                 TREE_KEY: pack_tree(self.family, rename, envoys),
