@@ -105,6 +105,12 @@ def test_a_length_the_model_does_not_have(tiny_folder: Callable[[str], Path]) ->
         )
 
 
+@pytest.mark.usefixtures("never_started")
+def test_a_pipeline_of_stages(tiny_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(NotImplementedError, match="use tensor_parallel_size"):
+        nnterp.StandardizedVLLM(str(tiny_folder("llama")), pipeline_parallel_size=2)
+
+
 def test_no_vllm_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[[str], Path]
 ) -> None:

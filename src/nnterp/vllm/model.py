@@ -70,6 +70,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
         UnservableCheckpoint: vLLM refuses its config, or this host's engine its shape.
         MissingMainGuard: A script builds the engine at its top level.
+        NotImplementedError: The blocks are spread over the stages of a pipeline.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
 
@@ -96,6 +97,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             tree = self._adopt(kwargs.pop("config"), family, rename, envoys)
         else:
             preflight.require_vllm()
+            preflight.require_one_stage(kwargs)
             if kwargs.get("taps"):
                 preflight.break_graphs()
             preflight.require_main_guard()

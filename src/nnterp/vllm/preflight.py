@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,6 +55,21 @@ def require_main_guard() -> None:
         raise MissingMainGuard(GUARD_ADVICE)
     if engine_is_spawned() and _unguarded_script_frame() is not None:
         raise MissingMainGuard(GUARD_ADVICE)
+
+
+def require_one_stage(arguments: Mapping[str, Any]) -> None:
+    """Refuse to spread the blocks over the stages of a pipeline.
+
+    Raises:
+        NotImplementedError: They are: each stage would be a process with some of the blocks,
+            and what a user writes for one request runs in one.
+    """
+    stages = arguments.get("pipeline_parallel_size", 1)
+    if stages != 1:
+        raise NotImplementedError(
+            f"pipeline_parallel_size={stages} puts the blocks of a model in several processes, and "
+            "values are served where all of them are; use tensor_parallel_size"
+        )
 
 
 def break_graphs(environment: Any = os.environ) -> None:
