@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nnterp.unread import UNREAD, Unread
+
 #: The values of every config that has them, where its row says nothing else.
 GENERIC: Mapping[str, Any] = {
     "vocab_size": 256,
@@ -1637,6 +1639,33 @@ WRONG: Mapping[str, Tiny] = {
     "zamba2_clamped": replace(_changed("zamba2", time_step_min=0.001), weights={"dt_bias": -5.0}),
     "mamba2_grouped": _changed("mamba2", n_groups=2),
     "falcon_rw_eager": replace(TINY["falcon_rw"], attention="eager"),
+    "gemma4_text_silu": _changed("gemma4_text", hidden_activation="silu"),
+    "axk1_eps": _changed("axk1", rms_norm_eps=1e-2),
+    "deepseek_v2_eps": _changed("deepseek_v2", rms_norm_eps=1e-2),
+    "deepseek_v3_eps": _changed("deepseek_v3", rms_norm_eps=1e-2),
+    "glm4_moe_lite_eps": _changed("glm4_moe_lite", rms_norm_eps=1e-2),
+    "minicpm3_eps": _changed("minicpm3", rms_norm_eps=1e-2),
 }
 
-ROWS: Mapping[str, Tiny] = {**TINY, **WRONG}
+
+def _otherwise(value: bool | float | str) -> bool | float | str:
+    """Another value of a config's field than ``value``."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return "silu" if value != "silu" else "gelu_pytorch_tanh"
+    return value * (1000 if value < 1e-3 else 2)
+
+
+#: For each field that an engine does not read, of each family, a checkpoint that has it otherwise.
+IGNORED: Mapping[str, Unread] = {
+    f"{model_type}_other_{row.field}": row for row in UNREAD for model_type in row.model_types
+}
+OTHERWISE: Mapping[str, Tiny] = {
+    name: _changed(
+        name.removesuffix(f"_other_{row.field}"), **{row.field: _otherwise(row.taken_for)}
+    )
+    for name, row in IGNORED.items()
+}
+
+ROWS: Mapping[str, Tiny] = {**TINY, **WRONG, **OTHERWISE}

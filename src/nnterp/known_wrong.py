@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
+from .unread import UNREAD, Unread
 from .values import Engine
 
 Condition = Callable[[Any, Mapping[str, Any]], bool]
@@ -65,12 +66,28 @@ def _eager_alibi(config: Any, arguments: Mapping[str, Any]) -> bool:
     return bool(config.alibi) and arguments.get("attn_implementation") == "eager"
 
 
+#: The releases of each engine in which all of this was seen.
+_SEEN: Mapping[Engine, str] = {"vllm": "==0.32.*", "transformers": ">=5.17,<5.20"}
+
+
+def _of(unread: Unread) -> KnownWrong:
+    return KnownWrong(
+        unread.model_types,
+        unread.engine,
+        _SEEN[unread.engine],
+        unread.cause,
+        "the values are another model's",
+        unread.differs,
+    )
+
+
 #: Every combination known.
 KNOWN_WRONG: tuple[KnownWrong, ...] = (
+    *map(_of, UNREAD),
     KnownWrong(
         ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "lfm2", "lfm2_moe"),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "the CPU's rotary kernel turns queries given as [tokens, heads, head_dim] wrongly",
         "the logits are another model's",
         _default_rope,
@@ -79,7 +96,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("cohere2", "cohere2_moe"),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "its sliding windows are one key too wide",
         "0.1 of a log-probability",
         _has_windows,
@@ -87,7 +104,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("ernie4_5_moe",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "the CPU's router leaves out e_score_correction_bias, and chooses other experts",
         "up to 1 of a log-probability, at some tokens",
         platform="cpu",
@@ -95,7 +112,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("phimoe",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "the bias of lm_head is dropped",
         "0.3 of a log-probability",
         _is_set("lm_head_bias"),
@@ -103,7 +120,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("qwen3", "qwen3_moe"),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "the bias of the attention's output projection is dropped",
         "0.8 of the logits",
         _is_set("attention_bias"),
@@ -111,21 +128,21 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("apertus",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "the parameters of its activation are rounded to bfloat16",
         "1e-3 of the values",
     ),
     KnownWrong(
         ("bloom",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "its GELU is the exact one, in place of the tanh form that the model was trained with",
         "3e-4 of the values",
     ),
     KnownWrong(
         ("llama4_text",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "attn_temperature_tuning is left out up to a max_model_len of 32768, which matters from "
         "position floor_scale - 1 on",
         "nothing in shorter prompts; 0.1 of the values in longer ones",
@@ -134,28 +151,46 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("gemma3n_text",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "the embeddings of each layer are not added",
         "the logits are another model's",
     ),
     KnownWrong(
+        ("gemma4_text",),
+        "vllm",
+        _SEEN["vllm"],
+        "the gate of each layer's own embeddings and the experts are gelu_pytorch_tanh, "
+        "whatever hidden_activation says",
+        "3e-2 of what the MLP adds",
+        lambda config, arguments: config.hidden_activation != "gelu_pytorch_tanh",
+    ),
+    KnownWrong(
+        ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"),
+        "vllm",
+        _SEEN["vllm"],
+        "the norms inside its latent attention take rms_norm_eps, and not the 1e-6 that the "
+        "model has there",
+        "about as much as rms_norm_eps",
+        lambda config, arguments: config.rms_norm_eps > 1e-5,
+    ),
+    KnownWrong(
         ("hrm_text",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "the prefill attends to later tokens as well",
         "1 of a log-probability",
     ),
     KnownWrong(
         ("doge",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "its dynamic mask is left out",
         "0.2 of a log-probability",
     ),
     KnownWrong(
         ("falcon_h1",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "its mixer gates before it norms even where mamba_norm_before_gate says otherwise",
         "0.3 of the logits",
         lambda config, arguments: config.mamba_rms_norm and config.mamba_norm_before_gate,
@@ -163,7 +198,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("nemotron_h",),
         "vllm",
-        "==0.32.*",
+        _SEEN["vllm"],
         "a sliding_window in the config is applied, which the model does not have",
         "0.3 of the logits",
         _is_set("sliding_window"),
@@ -171,7 +206,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("nemotron_h", "zamba2"),
         "transformers",
-        ">=5.17,<5.20",
+        _SEEN["transformers"],
         "its scan clamps time steps from below at time_step_min, where its own step for a single "
         "token, and vLLM, do not",
         "up to 3e-2 of the values, by how small the steps are",
@@ -180,7 +215,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("mamba2",),
         "transformers",
-        ">=5.17,<5.20",
+        _SEEN["transformers"],
         "its gated norm runs over all groups at once, where vLLM's runs over each",
         "0.7 of the logits",
         lambda config, arguments: config.n_groups > 1,
@@ -188,7 +223,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("falcon",),
         "transformers",
-        ">=5.17,<5.20",
+        _SEEN["transformers"],
         "eager attention adds ALiBi twice; load with attn_implementation='sdpa'",
         "0.4 of a log-probability",
         _eager_alibi,
@@ -196,7 +231,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("cohere2",),
         "transformers",
-        ">=5.17,<5.20",
+        _SEEN["transformers"],
         "around it, its logits are read without its logit_scale",
         "the logits are that many times too large",
         lambda config, arguments: config.logit_scale != 1,
@@ -205,7 +240,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("granite",),
         "transformers",
-        ">=5.17,<5.20",
+        _SEEN["transformers"],
         "around it, its logits are read without its logits_scaling",
         "the logits are that many times too large",
         lambda config, arguments: config.logits_scaling != 1,
@@ -214,7 +249,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
     KnownWrong(
         ("gemma2",),
         "transformers",
-        ">=5.17,<5.20",
+        _SEEN["transformers"],
         "around it, its logits are read without its final_logit_softcapping",
         "as much as the cap takes",
         _is_set("final_logit_softcapping"),

@@ -15,7 +15,7 @@ from nnterp import families
 from nnterp.checking import table
 from nnterp.compare import gap
 from nnterp.values import VALUES
-from tiny import TINY, WRONG
+from tiny import IGNORED, OTHERWISE, TINY, WRONG
 from tiny_runs import Run
 
 RunOf = Callable[[str], Run]
@@ -96,13 +96,16 @@ def test_no_limit_is_wider_than_what_it_is_for(name: str, run_of: RunOf) -> None
         assert limit / 10 < sizes[key] < limit, f"{key}: {sizes[key]:.1e}"
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", [*WRONG, *OTHERWISE])
 def test_what_is_listed_as_wrong_is_wrong_and_warned_of(name: str, run_of: RunOf) -> None:
     """And what nnterp hands over is what the engine computes: on its own all holds."""
     run = run_of(name)
-    assert [text for kind in KINDS for text in wrong(name, run, kind)] == []
-    assert any(line.kind == "value" and line.size > 1e-4 for line in tiny_runs.lines(run))
+    assert run.error == ""
+    assert any(line.kind == "value" and not line.size < 1e-4 for line in tiny_runs.lines(run))
     assert run.warned
+    if name in IGNORED and IGNORED[name].unset:
+        return  # what it computes, from weights that are any numbers, may be none
+    assert [text for kind in KINDS for text in wrong(name, run, kind)] == []
 
 
 @pytest.mark.parametrize("name", TINY)
