@@ -267,6 +267,26 @@ TINY: Mapping[str, Tiny] = {
             "max_position_embeddings",
         ),
     ),
+    "gpt2_upcast": Tiny(
+        "gpt2",
+        {
+            "n_positions": 128,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 2,
+            "reorder_and_upcast_attn": True,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+        ),
+        not_on_vllm="vLLM refuses it",
+    ),
     "gptj": Tiny(
         "gptj",
         {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2, "rotary_dim": 16},

@@ -1,6 +1,17 @@
-"""GPT-2: learned positions, LayerNorm, fused projections, its own names."""
+"""GPT-2: learned positions, LayerNorm, fused projections, its own names.
 
-from .llama import ENVOYS
+A config can ask for eager attention in float32, which is then a method of the module.
+"""
+
+from dataclasses import dataclass
+
+from nnsight.intervention.envoy import Envoy
+
+from ..components import Attention
+from ..components.own import Bound, in_function
+from ..composed import Elsewhere
+from ..sites import Site
+from . import llama
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -9,4 +20,32 @@ RENAME = {
     "transformer.h": "layers",
     "transformer.ln_f": "norm",
     "attn": "self_attn",
+}
+
+
+@dataclass(frozen=True)
+class Upcast(Elsewhere):
+    """A value that is elsewhere where the attention is computed in float32."""
+
+    site: Site
+    otherwise: Site
+
+    def here(self, host: Envoy) -> Site:
+        module = host._module
+        eager = module.config._attn_implementation == "eager"
+        return self.site if eager and module.reorder_and_upcast_attn else self.otherwise
+
+
+METHOD = "self__upcast_and_reordered_attn"
+
+ENVOYS = llama.ENVOYS | {
+    "layers.*.self_attn": Attention.placed(
+        **{
+            name: Upcast(site, getattr(Attention, name).site)
+            for name, site in {
+                **in_function(METHOD),
+                "attention_head_outputs": Bound(METHOD),
+            }.items()
+        }
+    )
 }
