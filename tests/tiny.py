@@ -102,6 +102,25 @@ class Tiny:
     limits: Mapping[str, tuple[float, str]] = field(default_factory=dict)
 
 
+GPT2 = Tiny(
+    "gpt2",
+    {
+        "n_positions": 128,
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 2,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+    without=(
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "max_position_embeddings",
+    ),
+)
+
 TINY: Mapping[str, Tiny] = {
     "llama": Tiny("llama", {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "mistral": Tiny("mistral", {"num_attention_heads": 4, "num_key_value_heads": 2}),
@@ -249,42 +268,10 @@ TINY: Mapping[str, Tiny] = {
     "qwen3_moe": Tiny("qwen3_moe", {"decoder_sparse_step": 1, "mlp_only_layers": [0]}),
     "olmo3": Tiny("olmo3", {"layer_types": ["sliding_attention", "full_attention"]}),
     "olmoe": Tiny("olmoe", {"intermediate_size": 64}),
-    "gpt2": Tiny(
-        "gpt2",
-        {
-            "n_positions": 128,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 2,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-        },
-        without=(
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "max_position_embeddings",
-        ),
-    ),
-    "gpt2_upcast": Tiny(
-        "gpt2",
-        {
-            "n_positions": 128,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 2,
-            "reorder_and_upcast_attn": True,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-        },
-        without=(
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "max_position_embeddings",
-        ),
+    "gpt2": GPT2,
+    "gpt2_upcast": replace(
+        GPT2,
+        config={**GPT2.config, "reorder_and_upcast_attn": True},
         not_on_vllm="vLLM refuses it",
     ),
     "gptj": Tiny(
