@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import checkpoints
 from nnterp import StandardizedTransformer, families
@@ -27,8 +28,8 @@ def config(model_type: str, **fields: Any) -> Any:
 
 
 COHERE2 = config("cohere2", layer_types=["sliding_attention"], logit_scale=0.5)
-DEEPSEEK = config("deepseek_v3", rope_parameters={"rope_type": "default"})
-YARN = config("deepseek_v3", rope_parameters={"rope_type": "yarn"})
+DEEPSEEK = config("deepseek_v3", rope_parameters={"rope_type": "default"}, rms_norm_eps=1e-6)
+YARN = config("deepseek_v3", rope_parameters={"rope_type": "yarn"}, rms_norm_eps=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +89,15 @@ def test_a_model_around_a_decoder_leaves_out_how_its_logits_are_read(
         logits = model.logits.save()
     assert gap(logits, projected) > 1e-2
     assert gap(model.family.READOUT(logits, model.config.get_text_config()), projected) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["falcon_mamba", "mamba", "mamba2"])
+def test_a_load_rescales_weights_that_a_checkpoint_holds(tmp_path: Path, name: str) -> None:
+    row = TINY[name]
+    changed = replace(row, config={**row.config, "rescale_prenorm_residual": True})
+    path = checkpoints.write(changed, tmp_path / name)
+    with pytest.warns(KnownWrongWarning, match=r"divides .* by sqrt\(num_hidden_layers\)"):
+        model = StandardizedTransformer(str(path), dispatch=True)
+    weight = "backbone.layers.0.mixer.out_proj.weight"
+    held = load_file(path / "model.safetensors")[weight]
+    assert gap(model._module.get_parameter(weight) * model.num_layers**0.5, held) < 1e-6

@@ -221,6 +221,15 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         lambda config, arguments: config.n_groups > 1,
     ),
     KnownWrong(
+        ("falcon_mamba", "mamba", "mamba2"),
+        "transformers",
+        _SEEN["transformers"],
+        "a load divides the output projections by sqrt(num_hidden_layers) where "
+        "rescale_prenorm_residual is set, as if it were to make new weights",
+        "0.4 of what each block adds",
+        _is_set("rescale_prenorm_residual"),
+    ),
+    KnownWrong(
         ("falcon",),
         "transformers",
         _SEEN["transformers"],
@@ -233,7 +242,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "transformers",
         _SEEN["transformers"],
         "around it, its logits are read without its logit_scale",
-        "the logits are that many times too large",
+        "the factor itself",
         lambda config, arguments: config.logit_scale != 1,
         inside=("aya_vision", "cohere2_vision"),
     ),
@@ -242,7 +251,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "transformers",
         _SEEN["transformers"],
         "around it, its logits are read without its logits_scaling",
-        "the logits are that many times too large",
+        "the factor itself",
         lambda config, arguments: config.logits_scaling != 1,
         inside=("llava", "llava_next"),
     ),
