@@ -128,6 +128,10 @@ class Collector:
 
     def finish(self, keep: bool) -> bytes | None:
         """The results and the error for the caller's process; or nothing, letting go of them."""
+        try:
+            self._store.settle()
+        except Exception as error:  # on the way to the host
+            self.error = self.error or capture_exception(error)
         if not keep:
             self._store.discard()
             return None

@@ -83,7 +83,6 @@ class CallersStore(Store):
 
     def deliver(self, results: Mapping[str, Tensor]) -> Delivery:
         """``results``, of those this store made, for the caller's process; the rest is let go."""
-        self._settle()
         trays = {id(tray.tensor): tray for tray in self._trays}
         self._trays.clear()
         on_device = {name: own for name, own in results.items() if own.is_cuda}
@@ -98,8 +97,12 @@ class CallersStore(Store):
         """Let go of everything."""
         self.deliver({})
 
-    def _settle(self) -> None:
-        """Wait until everything that was put is there."""
+    def settle(self) -> None:
+        """Wait until everything that was put is there, before any of it is delivered.
+
+        Raises:
+            BaseException: What kept some of it from getting there.
+        """
         if self._outflow is not None:
             outflow, self._outflow = self._outflow, None
             outflow.close()
