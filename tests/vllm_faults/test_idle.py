@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from nnsight.intervention.source import Controller
 
 import checkpoints
 from conftest import TINY_ENGINE
@@ -72,6 +73,27 @@ def test_a_step_nobody_looks_at_never_enters_the_tree(
         stream = model.layers[0].layer_output.save()
     assert passed, "the counter counts nothing"
     assert stream.shape[1] == len(PROMPTS[0])
+
+
+def test_a_step_nobody_looks_at_runs_the_modules_own_forwards(engine: Callable[[str], Any]) -> None:
+    model = engine("llama")
+    core = model.vllm_entrypoint.llm_engine.engine_core
+    executor = core.engine_core.model_executor
+    tree = executor.driver_worker.worker.model_runner.get_model()
+
+    def handed_over() -> int:
+        return sum(isinstance(m.__dict__.get("forward"), Controller) for m in tree.modules())
+
+    with model.trace(PROMPTS[0], temperature=0.0, max_tokens=1):
+        before = model.layers[1].layer_output.save()
+    among = handed_over()
+    generate(model.vllm_entrypoint)
+    # A forward that vLLM put on a module itself has nnsight's around it for good.
+    assert handed_over() < among / 10
+    with model.trace(PROMPTS[0], temperature=0.0, max_tokens=1):
+        after = model.layers[1].layer_output.save()
+    assert handed_over() == among
+    assert torch.equal(before, after)
 
 
 def test_a_result_is_sent_to_the_blocks_that_wait_for_one(

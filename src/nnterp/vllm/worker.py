@@ -24,6 +24,7 @@ from .blocks import RequestBlock
 from .collector import Collector
 from .fragments import HeadFragments
 from .graphs import TwofoldGraphs
+from .handoffs import Handoffs
 from .heap import keep_freed_memory
 from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests
@@ -43,6 +44,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     """nnsight's runner around a standardized tree, over this platform's own."""
 
     _graphs: TwofoldGraphs | None = None
+    _handoffs: Handoffs | None = None
     _watched = True
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -64,6 +66,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
+        if not interleaver.taps:
+            self._handoffs = Handoffs(self.get_model())
 
     def capture_model(self) -> int:
         if not self.nnsight_model.interleaver.taps:
@@ -124,6 +128,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         self._watched = self.nnsight_requests.concern(scheduler_output.scheduled_new_reqs)
+        if self._handoffs is not None:
+            self._handoffs.use(self._watched)
         if self._watched:
             with Saving():
                 return super().execute_model(scheduler_output, *args, **kwargs)
