@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from nnsight.intervention.interleaver import Event, Mediator, Pending
 import nnterp
 
 from ..visit import Visit
-from .rows import PrivateRows, RefusedSplice, Step
+from .rows import Handed, PrivateRows, RefusedSplice, RowBatcher, Step
 from .saved import Saved
 from .thread_state import Turn, state
 
@@ -97,18 +97,19 @@ class RequestBlock(Mediator):
             raise BlockEnded(f"{type(error).__name__}: {error}") from error
 
     def flush(self) -> None:
-        """Put the open visit's edits into the model; for one that was only read, do nothing."""
-        visit: Any = self.transform
-        if type(visit) is not Visit:
+        """Put the edits of what the block has open into the model; of a mere read, nothing."""
+        held: Any = self.transform
+        if isinstance(held, (Visit, Handed)) and not held.edited():
+            self.transform = None
+        else:
             super().flush()
-            return
-        self.transform = None
-        if visit.edited():
-            swap = Pending(Event.SWAP, visit.location, visit.occurrence, visit.fn())
-            getcurrent().parent.switch(swap)
 
     def switch(self, *args: Any) -> Any:
-        """Run the block to its next wait, in its own thread state and not in the forward's."""
+        """Run the block to its next wait, which is given back."""
+        return self._take_turn(super().switch, *args)
+
+    def _take_turn(self, run: Callable[..., Any], *args: Any) -> Any:
+        """``run`` the block on, in its own thread state and not in the forward's."""
         if self.guard_random:
             random = _random_state()
             if self.own_random is not None:
@@ -116,7 +117,7 @@ class RequestBlock(Mediator):
         outer = self.interleaver.outer
         self.turn.begin(state() if outer is None else outer)
         try:
-            return super().switch(*args)
+            return _in_a_shared_step(run(*args))
         finally:
             self.turn.end()
             if self.guard_random:
@@ -124,26 +125,49 @@ class RequestBlock(Mediator):
                 _set_random_state(random)
 
     def handle(self, provider: str, value: Any) -> Any:
-        pending = self.pending
-        if pending is None or pending.provider != provider:
-            return value
-        if isinstance(pending.value, PrivateRows):
-            # A standard value takes its request's rows out of the step's for itself.
+        """Answer what the block asks of this visit of ``provider``; what the model goes on with."""
+        occurrence = self.occurrence(provider)
+        while (
+            (pending := self.pending) is not None
+            and pending.provider == provider
+            and pending.iteration == occurrence
+        ):
             if self.iteration:
                 self.iteration = None
-            self.pending = pending = self.switch(Step(value, self))
-            if pending is None or pending.provider != provider:
-                return value
-        kept = value
+            if pending.event is Event.VALUE:
+                self._hand_over(pending, value)
+            else:
+                value = self._put_back(pending, value)
+        return value
+
+    def _hand_over(self, pending: Pending, content: Any) -> None:
+        """Give the block its own part of ``content``."""
+        if isinstance(pending.value, PrivateRows):
+            # A standard value takes its request's rows out of the step's for itself.
+            self.pending = self.switch(Step(content, self))
+            return
+        handed = Handed(
+            pending.provider, pending.iteration, self.batcher, content, self.batch_group
+        )
+        self.transform = handed
+        self.pending = self.switch(handed.private)
+
+    def _put_back(self, pending: Pending, content: Any) -> Any:
+        """``content`` with what the block swaps in for its own part of it."""
+        # Logits and samples end in a token, which the request keeps; nothing else does.
+        self.edited |= not pending.provider.endswith((".logits", ".samples"))
         try:
-            value = super().handle(provider, value)
-            # Logits and samples end in a token, which the request keeps; nothing else does.
-            if value is not kept and provider.endswith((".input", ".output")):
-                self.edited = True
-            return value
+            content = self.batcher.widen(content, self.batch_group, pending.value)
         except RefusedSplice as refused:
-            self.pending = self._refuse(ValueError(f"{provider} {refused}"))
-            return self.handle(provider, refused.full)
+            self.pending = self._refuse(ValueError(f"{pending.provider} {refused}"))
+        else:
+            self.pending = self.switch()
+        return content
+
+    @property
+    def batcher(self) -> RowBatcher:
+        """What cuts this request's rows out of a step."""
+        return self.interleaver.batcher
 
     def _refuse(self, error: BaseException) -> Any:
         """Raise ``error`` where the block is waiting; what it waits for next."""
@@ -151,7 +175,7 @@ class RequestBlock(Mediator):
         assert worker is not None
         worker.parent = getcurrent()
         try:
-            return worker.throw(error)
+            return self._take_turn(worker.throw, error)
         except BaseException as raised:
             if not hasattr(raised, "__intervention_tb__"):
                 raised.__intervention_tb__ = raised.__traceback__  # type: ignore[attr-defined]
@@ -167,6 +191,14 @@ class RequestBlock(Mediator):
             self.exception = raised
         if self.alive:
             self._refuse(GreenletExit())
+
+
+def _in_a_shared_step(pending: Any) -> Any:
+    """What a block waits for; a skip as the swap it comes to where other requests need the call."""
+    if pending is None or pending.event is not Event.SKIP:
+        return pending
+    output = f"{pending.provider.removesuffix('.skip')}.output"
+    return pending._replace(event=Event.SWAP, provider=output)
 
 
 def _generators() -> list[torch.Generator]:
