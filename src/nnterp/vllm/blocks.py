@@ -57,6 +57,7 @@ class RequestBlock(Mediator):
         cached_tokens: How many of the request's tokens this step does not run.
         steps: How many steps the request has been in.
         edited: Whether the block has changed anything the cache may hold.
+        adapter: The LoRA adapter its request is for, by vLLM's number, or 0.
         saved: What it has saved.
     """
 
@@ -64,6 +65,7 @@ class RequestBlock(Mediator):
     cached_tokens = 0
     steps = 0
     edited = False
+    adapter = 0
     transform: Any
     pending: Any
     iteration: int | None

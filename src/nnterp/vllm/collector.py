@@ -58,6 +58,7 @@ class Collector:
         self.lengths = lengths
         self.error: dict[str, Any] | None = None
         self._batcher: RowBatcher = model.interleaver.batcher
+        self._has_adapters = model.interleaver.adapters is not None
         self._store = CallersStore(caller, sees_gpu)
         self._gather = Gather(wanted, self._store)
         self._sources: dict[str, list[_Source]] = {}
@@ -99,12 +100,21 @@ class Collector:
             self._parts[place] = site.read(host, content).tensor.clone()
             return
         part = self._parts.pop(place) if isinstance(site, Joined) else None
+        # Where modules apply adapters they do to the step's rows, all of them, and a value may
+        # take a module's call; none that has a row and a column a token does.
+        axis = value.token_axis if self._has_adapters and "key" not in value.axes else None
 
         def here(narrow: Callable[[Tensor], Tensor]) -> Site:
             return site if part is None else site.given(narrow(part))
 
+        def of_step() -> Tensor:
+            with outside_inference_mode():
+                return batched(here(lambda rows: rows).read(host, content).tensor, value, host)
+
         def whole(span: Span) -> Tensor:
             group = [span.start, span.length]
+            if axis is not None:
+                return of_step().narrow(axis, *group).clone()
             own = self._batcher.narrow(content, group)
             with outside_inference_mode():
                 reading = here(lambda rows: self._batcher.narrow(rows, group)).read(host, own)
@@ -112,6 +122,8 @@ class Collector:
             return batched(tensor, value, host)
 
         def picked(rows: Picked) -> Tensor:
+            if axis is not None:
+                return rows.take(of_step(), axis)[0].movedim(axis - 1, 0)
             narrow = partial(self._rows, rows=rows)
             own = apply(content, narrow, Tensor)
             taken = batched(here(narrow).read(host, own).tensor, value, host)

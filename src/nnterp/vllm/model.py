@@ -254,15 +254,27 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         return objects
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
-        Mediator.current("project_on_vocab")  # the weights are in the worker, so in a trace
+        # The weights are in the worker, so in a trace.
+        adapter = Mediator.current("project_on_vocab").adapter
         rows = stream.reshape(-1, stream.shape[-1])
+        adapters = self.interleaver.adapters
+        if adapters is None:
+            logits = self._logits(rows)
+        else:
+            parts = []
+            for part in rows.split(adapters.at_once):
+                with adapters.on_rows(len(part), adapter):
+                    parts.append(self._logits(part))
+            logits = torch.cat(parts)
+        return logits.reshape(*stream.shape[:-1], -1)
+
+    def _logits(self, rows: Tensor) -> Tensor:
         normed = self._normed(rows)
         after_norm = getattr(self.family, "AFTER_NORM", None)
         if after_norm is not None:
             normed = after_norm(normed, self._config)
         with aside(self.interleaver):
-            logits = self._module.compute_logits(normed)
-        return logits.reshape(*stream.shape[:-1], -1)
+            return self._module.compute_logits(normed)
 
 
 @contextlib.contextmanager

@@ -82,9 +82,13 @@ class RowRequests(Requests):
         ours = [data for data in new_requests if self.templates or _asks(data.sampling_params)]
         super().add(ours, persistent_objects)
         for data in ours:
-            for mediator in self.requests[data.req_id].copies.values():
+            request = self.requests[data.req_id]
+            for mediator in request.copies.values():
                 if not isinstance(mediator, RequestBlock):
                     RequestBlock.adopt(mediator, "<installed edit>")
+            if data.lora_request is not None:
+                for mediator in request.workers():
+                    mediator.adapter = data.lora_request.lora_int_id
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         self.spans = spans

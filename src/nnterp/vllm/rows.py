@@ -10,6 +10,7 @@ those rows and no others.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from ..errors import Unavailable
 from ..serving import Serving, StandardEnvoy
 from ..sites import Site
 from ..values import Engine, Value
+from .adapters import Adapters
 from .thread_state import State, state
 
 #: ``torch.inference_mode(False)`` without what that class adds. A tensor made in inference
@@ -143,7 +145,8 @@ class PrivateRows(Serving):
             if piece is not None:
                 return piece
         raw = self.own(arrived)
-        with outside_inference_mode():
+        block: Any = Mediator.current(value.name)
+        with outside_inference_mode(), _adapted(block):
             reading = site.read(host, raw)
             private = reading.tensor if reading.fresh else reading.tensor.clone()
         return self._own_rows(private, value, host)
@@ -188,6 +191,18 @@ class PrivateRows(Serving):
             "are in the engine's cache, out of reach of a recomputation. Read it in a trace of "
             "its own over the whole text"
         )
+
+
+def _adapted(block: Any) -> contextlib.AbstractContextManager[None]:
+    """While a site is read for ``block``, which may take modules of the model's on its rows."""
+    adapters = block.interleaver.adapters
+    if adapters is None or block.batch_group is None:
+        return _NOTHING
+    return adapters.on_rows(block.batch_group[1], block.adapter)
+
+
+#: Entered many times at once, for it does nothing.
+_NOTHING = contextlib.nullcontext()
 
 
 def batched(rows: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
@@ -357,6 +372,9 @@ class RowInterleaver(VLLMInterleaver):
     """nnsight's interleaver, over rows that are handed out as copies."""
 
     batcher: RowBatcher
+
+    #: The engine's LoRA adapters, where it has them enabled.
+    adapters: Adapters | None = None
 
     #: The forward's thread state, while blocks are served at one place of it.
     outer: State | None = None

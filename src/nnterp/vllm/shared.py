@@ -12,6 +12,7 @@ from typing import Any
 from greenlet import getcurrent
 from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.interleaver import Mediator
+from torch import Tensor
 
 from ..eproperty import StandardValue
 from ..errors import did_you_mean
@@ -30,6 +31,14 @@ class SharedModule(Envoy):
             )
         super().__setattr__(name, value)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module makes of ``args``, beside the forward; in a block of its rows alone."""
+        adapters = self.interleaver.adapters if in_block() else None
+        if adapters is None:
+            return super().__call__(*args, **kwargs)
+        with adapters.on_rows(_rows(args, kwargs), Mediator.current(self.path).adapter):
+            return super().__call__(*args, **kwargs)
+
     def skip(self, replacement: Any) -> None:
         """Have ``replacement`` for this module's output.
 
@@ -42,6 +51,12 @@ class SharedModule(Envoy):
 def in_block() -> bool:
     """Whether the code running now is a block's."""
     return getattr(getcurrent(), "mediator", None) is not None
+
+
+def _rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The rows of the first tensor among what a module is called with."""
+    tensor = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    return tensor.shape[:-1].numel() if tensor.is_floating_point() else tensor.numel()
 
 
 def _is_value(attribute: Any) -> bool:

@@ -20,6 +20,7 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from ..names import places
 from . import parcels
+from .adapters import Adapters
 from .blocks import RequestBlock
 from .collector import Collector
 from .fragments import HeadFragments
@@ -63,6 +64,9 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_model.tokenizer = cached_tokenizer_from_config(self.model_config)
         interleaver.batcher = RowBatcher()
         interleaver.defer_exceptions = True
+        if self.lora_config:
+            at_once = self.vllm_config.scheduler_config.max_num_batched_tokens
+            interleaver.adapters = Adapters(self.lora_manager._adapter_manager, at_once)
         share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
