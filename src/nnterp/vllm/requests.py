@@ -9,7 +9,7 @@ home is that request's error and no other's.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -147,6 +147,12 @@ class RowRequests(Requests):
                 if block.steps and not block.cached_tokens and tokens > 1:
                     self._resume(block, start, tokens)
                 block.steps += 1
+
+    def edited(self) -> Iterator[str]:
+        """The requests whose cache is not what their tokens alone would have made."""
+        for request_id, request in self.requests.items():
+            if any(block.edited for block in request.workers()):
+                yield request_id
 
     def _resume(self, block: RequestBlock, start: int, tokens: int) -> None:
         """Carry on a block whose request was evicted and is computed over again.

@@ -23,6 +23,7 @@ from . import parcels
 from .adapters import Adapters
 from .blocks import RequestBlock
 from .collector import Collector
+from .edited_cache import EditedBlocks
 from .fragments import HeadFragments
 from .graphs import TwofoldGraphs
 from .handoffs import Handoffs
@@ -46,6 +47,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
 
     _graphs: TwofoldGraphs | None = None
     _handoffs: Handoffs | None = None
+    #: Where attention reads what a block's last request left in it.
+    _edited_blocks: EditedBlocks | None = None
     _watched = True
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -72,6 +75,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
         if not interleaver.taps:
             self._handoffs = Handoffs(self.get_model())
+        if current_platform.is_cpu():
+            self._edited_blocks = EditedBlocks(self)
 
     def capture_model(self) -> int:
         if not self.nnsight_model.interleaver.taps:
@@ -142,7 +147,12 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
         if self._watched:
             with Saving():
-                return super().sample_tokens(*args, **kwargs)
+                sampled = super().sample_tokens(*args, **kwargs)
+            if self._edited_blocks is not None:
+                # A finished one stays until it is asked for what it saved.
+                for request_id in self.requests.keys() & self.nnsight_requests.edited():
+                    self._edited_blocks.hold(self.requests[request_id].block_ids)
+            return sampled
         return super(NNsightGPUModelRunner, self).sample_tokens(*args, **kwargs)
 
     def _sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,6 +161,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         return super(NNsightGPUModelRunner, self)._sample(*args, **kwargs)
 
     def _update_states(self, scheduler_output: Any) -> None:
+        if self._edited_blocks is not None:
+            self._edited_blocks.hand_on(scheduler_output)
         if not self._watched:
             super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
             if self._graphs is not None:
