@@ -181,6 +181,13 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         StandardizedEngine.adopt(entrypoint.llm_engine, self._installed_edits)
         return entrypoint
 
+    def _load_async(self, repo_id: str, **kwargs: Any) -> Any:
+        from .async_engine import StandardizedAsyncEngine
+
+        entrypoint = super()._load_async(repo_id, **kwargs)
+        StandardizedAsyncEngine.adopt(entrypoint, self._installed_edits)
+        return entrypoint
+
     def _call(self, prompts: list, params: list, lora_requests: list, **kwargs: Any) -> Any:
         mediators = self._attach_mediators(params, **kwargs)
         outputs = self.vllm_entrypoint.generate(

@@ -35,6 +35,12 @@ _FILE = "<edit-{}>"
 _numbers = itertools.count()
 
 
+def has_block(params: Any) -> bool:
+    """Whether a request's sampling ``params`` carry a block or name installed edits."""
+    extra = getattr(params, "extra_args", None) or {}
+    return BLOCK_KEY in extra or EDITS_KEY in extra
+
+
 class Payloads:
     """The payloads of one trace's blocks."""
 

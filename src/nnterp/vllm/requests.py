@@ -22,7 +22,7 @@ from .blocks import BlockEnded, RequestBlock, own_frames
 from .collector import COLLECT_KEY, Collector
 from .homecoming import WARNINGS_KEY
 from .parcels import rehearse
-from .payload import BLOCK_KEY, EDITS_KEY
+from .payload import has_block
 
 _PLAIN = (torch.Tensor, str, bytes, int, float, complex, bool, type(None), torch.Size)
 
@@ -69,7 +69,7 @@ class RowRequests(Requests):
         if self.requests or self.templates or self.collecting:
             return True
         return any(
-            _asks(data.sampling_params) or COLLECT_KEY in _extra(data.sampling_params)
+            has_block(data.sampling_params) or COLLECT_KEY in _extra(data.sampling_params)
             for data in new_requests
         )
 
@@ -79,7 +79,7 @@ class RowRequests(Requests):
             collect = _extra(data.sampling_params).get(COLLECT_KEY)
             if collect is not None and collect[0] in self.collectors:
                 self.collecting[data.req_id] = (self.collectors[collect[0]], collect[1])
-        ours = [data for data in new_requests if self.templates or _asks(data.sampling_params)]
+        ours = [data for data in new_requests if self.templates or has_block(data.sampling_params)]
         super().add(ours, persistent_objects)
         for data in ours:
             request = self.requests[data.req_id]
@@ -283,12 +283,6 @@ def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
                 )
             )
     return able, refusal
-
-
-def _asks(params: Any) -> bool:
-    """Whether a request's ``params`` carry a block or name installed edits."""
-    extra = _extra(params)
-    return BLOCK_KEY in extra or EDITS_KEY in extra
 
 
 def _extra(params: Any) -> dict[str, Any]:
