@@ -24,18 +24,36 @@ LONG = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def starved(references: Path, keep: Callable[[Any], Any]) -> Any:
+def starve(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]:
     """An engine with cache for two of three requests that grow past a block each."""
     from nnterp import StandardizedVLLM
 
     block = 2 * 2 * 2 * 32 * 4 * 32  # layers, key and value, heads, width, bytes, tokens
     arguments = {**TINY_ENGINE, "kv_cache_memory_bytes": 5 * block, "block_size": 32}
-    return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
+    started: dict[str, Any] = {}
+
+    def start(name: str) -> Any:
+        if name not in started:
+            path = str(references / name)
+            started[name] = keep(StandardizedVLLM(path, dispatch=True, **arguments))
+        return started[name]
+
+    return start
+
+
+@pytest.fixture
+def starved(starve: Callable[[str], Any]) -> Any:
+    return starve("llama")
 
 
 @pytest.fixture
 def evictions(starved: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    scheduler = starved.vllm_entrypoint.llm_engine.engine_core.engine_core.scheduler
+    return watch_evictions(starved, monkeypatch)
+
+
+def watch_evictions(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests that ``model`` evicts from now on, as they are."""
+    scheduler = model.vllm_entrypoint.llm_engine.engine_core.engine_core.scheduler
     evicted: list[str] = []
     real = scheduler._preempt_request
 
@@ -104,6 +122,65 @@ def test_an_evicted_request_that_was_edited_is_refused_and_the_others_are_not(
     for index in survived:
         assert gap(ended[index], expected[index]) < 1e-5
     assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
+
+
+def by_value(block: Any) -> None:
+    block.layer_output[:, -1] *= 1.5
+
+
+def by_assignment(block: Any) -> None:
+    block.layer_output = block.layer_output * 1.5
+
+
+def through_nnsights_own_handle(block: Any) -> None:
+    output = block.output
+    (output if isinstance(output, torch.Tensor) else output[0]).mul_(1.5)
+
+
+def by_nnsights_own_assignment(block: Any) -> None:
+    output = block.output
+    pair = isinstance(output, tuple)
+    block.output = (output[0] * 1.5, *output[1:]) if pair else output * 1.5
+
+
+def by_skipping(block: Any) -> None:
+    entering = block.layer_input
+    pair = block.stream == "two addends"
+    block.skip((torch.zeros_like(entering[0]), entering[0].clone()) if pair else entering[0])
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        by_value,
+        by_assignment,
+        through_nnsights_own_handle,
+        by_nnsights_own_assignment,
+        by_skipping,
+    ],
+)
+def test_each_of_several_that_edit_one_place_is_told_when_it_is_evicted(
+    name: str,
+    edit: Callable[[Any], None],
+    starve: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also the later ones, whose rows go into the copy that the first one's edit made."""
+    model = starve(name)
+    evicted = watch_evictions(model, monkeypatch)
+    ended = None
+    with pytest.raises(RuntimeError, match="Preempted: vLLM ran out of cache"):
+        with model.trace() as tracer:
+            ended = nnsight.save([None] * 3)
+            for index, prompt in enumerate(PROMPTS):
+                with tracer.invoke(prompt, **LONG):
+                    edit(model.layers[0])
+                    for _ in tracer.iter[:30]:
+                        last = model.layers[1].layer_output
+                    ended[index] = last
+    assert evicted, "nothing was evicted"
+    assert ended.count(None) == len(set(evicted))
 
 
 CANCELLED = """
