@@ -42,9 +42,10 @@ KINDS = ("llama", "qwen2", "gemma2", "gpt2", "gpt_neox")
 
 @pytest.fixture(scope="session")
 def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `KINDS` and what transformers says of each."""
+    """The folder of `KINDS`, and of one whose blocks differ, and what transformers says of each."""
     folder = tmp_path_factory.mktemp("references")
-    command = [sys.executable, HERE / "references.py", folder, "--names", *KINDS]
+    names = [*KINDS, "gemma4_text_moe"]
+    command = [sys.executable, HERE / "references.py", folder, "--names", *names]
     subprocess.run(command, check=True)
     return folder
 

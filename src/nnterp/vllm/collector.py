@@ -15,13 +15,12 @@ from nnsight.intervention.errors import capture_exception
 from nnsight.util import apply
 from torch import Tensor
 
-from ..collecting.gather import Gather
+from ..collecting.gather import Gather, Nowhere
 from ..collecting.selections import Apply, Picked, Selection, Span
 from ..composed import Joined
 from ..names import Place
 from ..serving import StandardEnvoy
 from ..sites import Site
-from .parcels import Address
 from .rows import RowBatcher, batched, outside_inference_mode
 from .store import CallersStore
 
@@ -43,8 +42,7 @@ class Collector:
         model: The worker's tree.
         wanted: The selection at each place.
         lengths: The tokens of each prompt.
-        caller: The process the results go to.
-        sees_gpu: Whether that process can be let into a GPU's memory.
+        store: Where the rows go; nowhere on a rank that only takes part in the reading.
     """
 
     def __init__(
@@ -52,15 +50,14 @@ class Collector:
         model: Any,
         wanted: Mapping[Place, Selection],
         lengths: Sequence[int],
-        caller: Address,
-        sees_gpu: bool,
+        store: CallersStore | None,
     ) -> None:
         self.lengths = lengths
         self.error: dict[str, Any] | None = None
         self._batcher: RowBatcher = model.interleaver.batcher
         self._has_adapters = model.interleaver.adapters is not None
-        self._store = CallersStore(caller, sees_gpu)
-        self._gather = Gather(wanted, self._store)
+        self._store = store
+        self._gather = Gather(wanted, store or Nowhere())
         self._sources: dict[str, list[_Source]] = {}
         #: What the step had of values that come in two parts, when the earlier came by.
         self._parts: dict[Place, Tensor] = {}
@@ -140,6 +137,8 @@ class Collector:
 
     def finish(self, keep: bool) -> bytes | None:
         """The results and the error for the caller's process; or nothing, letting go of them."""
+        if self._store is None:
+            return None
         try:
             self._store.settle()
         except Exception as error:  # on the way to the host

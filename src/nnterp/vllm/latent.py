@@ -144,7 +144,7 @@ class LatentAttention(Rows):
         fragments = self.interleaver.fragments
         if fragments is None or not fragments.enabled:
             return self.kernel.num_heads
-        return fragments.whole_heads(self.kernel)[0]
+        return fragments.whole_heads(self.get(KERNEL))[0]
 
     @property
     def num_kv_heads(self) -> int:

@@ -230,9 +230,7 @@ class RowRequests(Requests):
             block = request.mediator
             if engine_id in waiting:
                 continue
-            entry = collected.setdefault(
-                engine_id, {"saves": {}, "error": None, "registered": {}, "sequences": {}}
-            )
+            entry = collected.setdefault(engine_id, _entry())
             sequence = entry["sequences"].setdefault(index, {"saves": {}, "registered": {}})
             for taken in request.harvested.values():
                 values, refusal = _able_to_travel(taken["saves"])
@@ -264,6 +262,19 @@ class RowRequests(Requests):
             error["type_name"], _, error["message"] = error["message"].partition(": ")
         error["traceback"] = own_frames(error.get("traceback") or "", mediator.file)
         error["in_users_terms"] = True
+
+
+def _entry() -> dict[str, Any]:
+    """What a request sends back, with nothing in it yet."""
+    return {"saves": {}, "error": None, "registered": {}, "sequences": {}}
+
+
+def without_saves(entry: Mapping[str, Any], error: Exception) -> dict[str, Any]:
+    """What a request sends back whose saved values could not be, because of ``error``."""
+    refusal = capture_exception(error)
+    # Nothing the user wrote raised it.
+    refusal["traceback"] = ""
+    return _entry() | {"error": entry["error"] or refusal}
 
 
 def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -29,10 +29,11 @@ from .graphs import TwofoldGraphs
 from .handoffs import Handoffs
 from .heap import keep_freed_memory
 from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
-from .requests import RowRequests
+from .requests import RowRequests, without_saves
 from .rows import RowBatcher, RowInterleaver
 from .saved import Saving
 from .shared import share
+from .store import CallersStore
 
 if TYPE_CHECKING or not current_platform.is_cpu():
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
@@ -111,7 +112,11 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
                 reports=get_pp_group().rank == 0,
                 taps=self.nnsight_model.interleaver.taps,
             )
-        return parcels.pack(collected, self._caller)
+        try:
+            return parcels.pack(collected, self._caller)
+        except Exception:
+            # What is too much together may not be one by one; what still is, is one request's.
+            return parcels.pack_each(collected, self._caller, without_saves)
 
     def begin_collect(self, collector_id: str, plan: bytes) -> None:
         """Keep what ``plan`` says of the requests that will name this id."""
@@ -121,7 +126,9 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             for name, kept in zip(names, selections, strict=True)
             for place in places(name, self.nnsight_model.num_layers)
         }
-        collector = Collector(self.nnsight_model, wanted, lengths, self._caller, sees_gpu)
+        answers = get_tensor_model_parallel_rank() == 0
+        store = CallersStore(self._caller, sees_gpu) if answers else None
+        collector = Collector(self.nnsight_model, wanted, lengths, store)
         self.nnsight_requests.collectors[collector_id] = collector
 
     def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
@@ -131,7 +138,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         for request_id, (other, _) in list(requests.collecting.items()):
             if other is collector:
                 del requests.collecting[request_id]
-        return collector.finish(keep and get_tensor_model_parallel_rank() == 0)
+        return collector.finish(keep)
 
     # A step that no block and no `collect` is in is vLLM's own, without nnsight's share in it.
 
