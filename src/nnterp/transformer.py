@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from nnsight.modeling.tp.envoys import tp_envoys, wants_tensor_parallel
 from nnsight.modeling.transformers import TransformersModel
+from nnsight.tracing.tracer import _saves, mark
 from torch import Tensor
 
 from . import known_wrong, values
@@ -17,7 +18,7 @@ from .collecting.selections import Selection, Span
 from .components.layer import Live
 from .eproperty import StandardValue
 from .names import Place
-from .saves import warn_of_unnamed
+from .saves import holds_saved, warn_of_unnamed
 from .sites import NextTokenProbabilities, OutputField
 from .standardized import Standardized, read_config
 
@@ -76,8 +77,15 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         return tp_envoys() if self._shards else {}
 
     def interleave(self, *args: Any, **kwargs: Any) -> Any:
-        warn_of_unnamed(self.interleaver.mediators)
-        return super().interleave(*args, **kwargs)
+        blocks = list(self.interleaver.mediators)
+        warn_of_unnamed(blocks)
+        result = super().interleave(*args, **kwargs)
+        saved = _saves()
+        for block in blocks:
+            for value in block.lcls.writes().values():
+                if holds_saved(value, saved):
+                    mark(value)
+        return result
 
     def _gather(
         self,

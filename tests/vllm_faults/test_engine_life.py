@@ -224,6 +224,16 @@ async def main():
 
     again = await start({prompt!r}, 2)
     print(tuple(again.saves["stream"].shape))
+
+    kept = []
+    with model.trace({prompt!r} * 2, temperature=0.0, max_tokens=1) as tracer:
+        kept.append(model.layers[0].layer_output)
+        model.layers[0].layer_output[:] *= -2.0
+    edited = await tracer.backend
+    print(len(kept), tuple(kept[0].shape), edited.saves)
+    (plain,) = await model.generate({{"prompt_token_ids": {prompt!r} * 2}}, max_tokens=1)
+    (same,) = await model.generate({{"prompt_token_ids": {prompt!r} * 2}}, max_tokens=1)
+    print("cached", plain.num_cached_tokens, same.num_cached_tokens)
     for _ in range(50):
         left = max(await model.vllm_entrypoint.collective_rpc("nnsight_request_count"))
         if not left:
@@ -237,14 +247,20 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_client_of_an_async_engine_leaves_the_others_and_nothing_behind(
+def test_an_async_engine_keeps_requests_apart_and_nothing_behind(
     references: Path,
 ) -> None:
     source = CANCELLED.format(
-        path=str(references / "llama"), engine=TINY_ENGINE, prompt=checkpoints.PROMPT
+        path=str(references / "llama"),
+        engine={**TINY_ENGINE, "enable_prefix_caching": True, "block_size": 32},
+        prompt=checkpoints.PROMPT,
     )
     printed = apart.run(["-c", source]).splitlines()
-    assert printed[-4:] == ["cancelled", "8 (1, 1, 64)", "(1, 1, 64)", "left 0"]
+    cancelled, good, again, edited, cached, left = printed[-6:]
+    assert (cancelled, good, again) == ("cancelled", "8 (1, 1, 64)", "(1, 1, 64)")
+    assert edited == "1 (1, 40, 64) {}"
+    assert cached == "cached 0 32"
+    assert left == "left 0"
 
 
 def test_after_a_mix_of_ends_the_worker_holds_nothing(engine: Callable[[str], Any]) -> None:

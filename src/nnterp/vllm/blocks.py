@@ -27,6 +27,7 @@ import nnterp
 from ..visit import Visit
 from .rows import Handed, PrivateRows, RefusedSplice, RowBatcher, Step
 from .saved import Saved
+from .surroundings import Surroundings
 from .thread_state import Turn, state
 
 
@@ -59,6 +60,8 @@ class RequestBlock(Mediator):
         edited: Whether the block has changed anything the cache may hold.
         adapter: The LoRA adapter its request is for, by vLLM's number, or 0.
         saved: What it has saved.
+        surroundings: The objects around it, as they arrived; none for an installed edit, whose
+            requests share them.
     """
 
     file = "<block>"
@@ -70,6 +73,7 @@ class RequestBlock(Mediator):
     pending: Any
     iteration: int | None
     own_random: list[torch.Tensor] | None = None
+    surroundings = Surroundings({})
 
     #: Whether a request of this step draws its token from the thread's own generators.
     #: Only then must a block's draws be kept from them, which costs each wait some copies.

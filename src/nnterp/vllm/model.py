@@ -171,6 +171,8 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         blocks = super()._attach_mediators(params, **kwargs)
         for block, param in zip(blocks, params, strict=True):
             param.extra_args[BLOCK_KEY] = block.payload
+            if self._async_engine:
+                self.vllm_entrypoint.expect(block)
         warn_of_unnamed(blocks)
         return blocks
 

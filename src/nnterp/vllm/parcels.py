@@ -100,6 +100,11 @@ def pack_each(
     return pickle.dumps(parcels, pickle.HIGHEST_PROTOCOL)
 
 
+def hold(value: Any) -> bytes:
+    """``value`` itself, as bytes that ``pickle.loads`` turns into it, once, in this process."""
+    return pickle.dumps(_Held(value), pickle.HIGHEST_PROTOCOL)
+
+
 def _parcel(value: Any, to: Address) -> _Parcel:
     tensors: list[Tensor] = []
     buffer = io.BytesIO()
@@ -194,16 +199,34 @@ class _Here(NamedTuple):
 
     @classmethod
     def hand_over(cls, tensors: list[Tensor]) -> _Here:
-        key = next(_keys)
-        _kept[key] = tensors
-        return cls(key)
+        return cls(_hold(tensors))
 
     def take(self) -> list[Tensor]:
-        return _kept.pop(self.key)
+        return _release(self.key)
+
+
+class _Held:
+    """Pickles into a call that releases a value of this process."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _release, (_hold(self._value),)
 
 
 _keys = itertools.count()
-_kept: dict[int, list[Tensor]] = {}
+_kept: dict[int, Any] = {}
+
+
+def _hold(value: Any) -> int:
+    key = next(_keys)
+    _kept[key] = value
+    return key
+
+
+def _release(key: int) -> Any:
+    return _kept.pop(key)
 
 
 class _Inline(NamedTuple):
