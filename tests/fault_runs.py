@@ -25,6 +25,9 @@ BAD = [5, 91, 17, 203, 44, 120, 8]
 ALSO_BAD = [77, 3, 250, 61, 61, 9, 128]
 AFTER = [61, 2, 5, 5, 140, 18, 77, 34, 90]
 
+#: More requests at once than an engine of few blocks has blocks left.
+NEXT = 8
+
 #: The good requests outlast the bad one, so that they meet its end.
 GOOD: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True}
 
@@ -86,10 +89,13 @@ def outcome(model: Any, fault: Fault) -> dict[str, Any]:
 
 
 def next_logits(model: Any) -> torch.Tensor:
-    """What the engine makes of the next request."""
-    with model.trace(BAD, **ONE_STEP):
-        logits = model.logits.save()
-    return logits
+    """What the engine makes of the next requests, which leave most of a block as they find it."""
+    with model.trace(**ONE_STEP) as tracer:
+        logits = nnsight.save([None] * NEXT)
+        for row in range(NEXT):
+            with tracer.invoke(BEFORE[:2]):
+                logits[row] = model.logits
+    return torch.cat(logits)
 
 
 def wrong(fault: Fault, outcome: Mapping[str, Any]) -> str | None:
