@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.util import first_input
 from torch import Tensor
 
+from .gradients import carried
 from .sites import FirstArgument, Reading, Site, found, parameters, relative, untouched
 
 
@@ -50,7 +51,9 @@ class Mapped:
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         held = self.site.read(host, raw).tensor
         kept = untouched(tensor, self.to(host, raw, held))
-        return self.site.write(host, raw, torch.where(kept, held, self.back(host, raw, tensor)))
+        computed = self.back(host, raw, tensor)
+        # A number left alone is still made of the value, as far as gradients go.
+        return self.site.write(host, raw, carried(torch.where(kept, held, computed), computed))
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,10 @@ class ReadOnly:
     site: Site
     read_only: str
 
+    @property
+    def no_gradient(self) -> str:
+        return self.read_only
+
     def location(self, host: Envoy) -> str:
         return self.site.location(host)
 
@@ -148,7 +155,11 @@ class Joined:
         last: The part reached last.
         sign: What the earlier part is multiplied by before it is added: -1 where ``last``
             already contains it and it is no part of the value.
+        undivided: Whether the earlier part is wanted as it is for the whole batch, because
+            its first axis is not that of the batch.
     """
+
+    undivided: ClassVar[bool] = False
 
     earlier: Site
     last: Site
@@ -190,34 +201,6 @@ class Completed(Mapped):
         """The earlier part, in the shape of ``like`` or in one that broadcasts to it."""
         alike = self.part.numel() == like.numel()
         return self.part.reshape(like.shape) if alike else self.part
-
-
-@dataclass(frozen=True)
-class Shaped(Joined):
-    """A value that arrives in other axes than it has, which the earlier site still shows."""
-
-    def given(self, part: Tensor) -> Site:
-        return InShape(part.shape, self.last)
-
-
-@dataclass(frozen=True)
-class InShape:
-    """A value at ``site``, in the ``shape`` it should have."""
-
-    shape: torch.Size
-    site: Site
-
-    def location(self, host: Envoy) -> str:
-        return self.site.location(host)
-
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        tensor = self.site.read(host, raw).tensor
-        # As fresh, so that a write after a read still knows the shape.
-        return Reading(tensor.reshape(self.shape), fresh=True)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        like = self.site.read(host, raw).tensor
-        return self.site.write(host, raw, tensor.reshape(like.shape))
 
 
 def locations(site: Site, host: Envoy) -> tuple[str, ...]:

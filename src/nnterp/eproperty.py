@@ -17,10 +17,11 @@ from nnsight.intervention.eproperty import eproperty
 from nnsight.intervention.interleaver import Event, Mediator, OutOfOrderError, Pending
 from torch import Tensor
 
+from . import gradients
 from .composed import Joined
 from .errors import Unavailable
 from .serving import StandardEnvoy
-from .sites import Site
+from .sites import Reading, Site, no_gradient
 from .values import Value
 from .visit import Visit
 
@@ -48,7 +49,7 @@ class StandardValue(eproperty):
 
     def at(self, site: Site) -> StandardValue:
         """The same value at another site."""
-        return StandardValue(self.value, site)
+        return type(self)(self.value, site)
 
     def __str__(self) -> str:
         return f"({self.name}) -> [{self.value.layout}]: {self.value.description}"
@@ -81,30 +82,49 @@ class StandardValue(eproperty):
         """The value on ``host``, once the forward has got there."""
         mediator = Mediator.current(self.path(host))
         visit = self._visit(host, mediator)
-        if host.serving.live:
-            reading = visit.site(self).read(host, visit.raw())
-            if not reading.fresh:
-                return reading.tensor
-        mediator.transform = visit
-        return visit.read(self, host)
+        if not host.serving.live:
+            mediator.transform = visit
+            return visit.read(self, host)
+        held = visit.held(self)
+        if held is None:
+            held, fresh = self.look(host, visit)
+            if fresh or self.why_read_only(host) is not None:
+                mediator.transform = visit
+                visit.open(self, host, held)
+            if torch.is_grad_enabled():
+                gradients.serve(held, self.path(host), no_gradient(self.site))
+        return held
+
+    def look(self, host: StandardEnvoy, visit: Visit) -> Reading:
+        """The value in what the block has made of what arrived, where tensors are live."""
+        return host.serving.look(visit.site(self), self.value, host, visit.content())
 
     def _write(self, host: StandardEnvoy, new: Any) -> None:
         self.require_writable(host)
         mediator = Mediator.current(self.path(host))
         visit = self._visit(host, mediator)
-        if host.serving.live:
-            reading = visit.site(self).read(host, visit.content())
-            if not reading.fresh:
-                if new is not reading.tensor:
-                    accepted = self._accept(host, new, reading.tensor)
-                    content = self.site.write(host, visit.content(), accepted)
-                    mediator.flush()
-                    swap = Pending(Event.SWAP, visit.location, visit.occurrence, content)
-                    getcurrent().parent.switch(swap)
+        held = visit.held(self)
+        if held is None and host.serving.live:
+            held, fresh = self.look(host, visit)
+            if not fresh and _same(new, held):
+                # Edited where it is.
                 return
         mediator.transform = visit
-        held = visit.read(self, host)
+        if held is None:
+            held = visit.read(self, host)
         visit.replace(self, host, held if new is held else self._accept(host, new, held))
+
+    def _earlier_part(self, host: StandardEnvoy) -> Tensor:
+        """What is where the part is that the forward reaches first."""
+        assert self.earlier is not None
+        assert isinstance(self.site, Joined)
+        if not host.serving.live:
+            return self.earlier.read(host)
+        mediator = Mediator.current(self.path(host))
+        visit = self.earlier._visit(host, mediator)
+        whole = self.site.undivided
+        content = host.serving.undivided(visit) if whole else visit.content()
+        return visit.site(self.earlier).read(host, content).tensor
 
     def _visit(self, host: StandardEnvoy, mediator: Any) -> Visit:
         """The open visit of this value's location, once the forward has got there."""
@@ -125,7 +145,7 @@ class StandardValue(eproperty):
         if self.earlier is not None and (elsewhere or self not in visit.sites):
             part = self._kept_part(host, mediator)
             if part is None:
-                part = self.earlier.read(host)
+                part = self._earlier_part(host)
         if elsewhere:
             self._require_ahead(mediator, location, occurrence, beginning, runs, path)
             # What reading an earlier part has opened is among it.
@@ -157,10 +177,9 @@ class StandardValue(eproperty):
 
     def keep_earlier(self, host: StandardEnvoy, mediator: Any) -> None:
         """Read the part that the forward reaches first, unless it has passed it, and keep it."""
-        assert self.earlier is not None
         step = mediator.wanted(self._location(host))
         try:
-            part = self.earlier.read(host)
+            part = self._earlier_part(host)
         except OutOfOrderError:
             return
         mediator.__dict__.setdefault("kept_parts", {})[self.path(host)] = (step, part)
@@ -255,3 +274,14 @@ class StandardValue(eproperty):
         # An AttributeError out of a property is taken for a missing attribute, and
         # __getattr__ would blame the value's name for whatever went wrong inside.
         return RuntimeError(f"{self.path(host)}: AttributeError: {error}")
+
+
+def _same(new: Any, held: Tensor) -> bool:
+    """Whether ``new`` is ``held``, or the same part of the same tensor."""
+    if new is held or not isinstance(new, Tensor) or new._base is None:
+        return new is held
+    return (
+        new._base is held._base
+        and new.storage_offset() == held.storage_offset()
+        and (new.shape, new.stride()) == (held.shape, held.stride())
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from nnsight.intervention.envoy import Envoy
@@ -23,6 +23,7 @@ from .sites import FirstArgument, Reading, Site, found, relative
 _NAMES = ("gate", "router")
 
 DENSE = "this MLP is dense: it has no router"
+BESIDE = "it is computed beside the forward, and its loss is not made of it"
 IN_KERNEL = "vLLM's kernel chooses the experts and sums their outputs out of sight"
 
 
@@ -63,6 +64,8 @@ class RouterLogits:
         entering: What the router is given, where that is something else.
     """
 
+    no_gradient: ClassVar[str] = BESIDE
+
     entering: Site | None = None
 
     def location(self, host: Envoy) -> str:
@@ -99,6 +102,8 @@ class Choice:
         entering: What the router is given, where that is not what enters the mixture.
         flat: Whether the router takes a row a token, without a batch axis.
     """
+
+    no_gradient: ClassVar[str] = BESIDE
 
     weights: bool
     entering: Site | None = None

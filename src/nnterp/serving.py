@@ -2,8 +2,8 @@
 
 How a block is given a tensor is the engine's own affair, its `Serving`:
 
-* transformers hands out the live tensor, so an in-place edit is already in the model
-  and gradients flow through what was read;
+* transformers hands out the live tensor, so an in-place edit is already in the model,
+  unless gradients are kept: then it hands out a copy that the model goes on with;
 * vLLM's buffers are overwritten by later kernels and hold other requests' rows, so
   there every value is a *private copy*, and an edited copy is written back.
 """
@@ -11,14 +11,17 @@ How a block is given a tensor is the engine's own affair, its `Serving`:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
 from .errors import did_you_mean
-from .sites import Site
+from .sites import Reading, Site
 from .values import VALUES, Engine, Value
+
+if TYPE_CHECKING:
+    from .visit import Visit
 
 
 class Serving(Protocol):
@@ -31,6 +34,14 @@ class Serving(Protocol):
     def serve(self, site: Site, value: Value, host: Envoy, arrived: Any) -> Tensor:
         """What the block is given for ``value``, which ``site`` finds in what ``arrived``."""
 
+    def look(self, site: Site, value: Value, host: StandardEnvoy, content: Any) -> Reading:
+        """What `serve` gives, ``fresh`` where an edit of it has to be put back into ``content``."""
+        return Reading(self.serve(site, value, host, content), fresh=True)
+
+    def undivided(self, visit: Visit) -> Any:
+        """What is at the location of ``visit``, whoever it belongs to."""
+        return self.own(visit.arrived)
+
     def own(self, arrived: Any) -> Any:
         """The running block's own part of what ``arrived`` at a location."""
 
@@ -39,6 +50,21 @@ class Serving(Protocol):
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         """``view``, in the layout of ``value``, back in the shape of ``like`` it was taken from."""
+
+    def put(
+        self, site: Site, value: Value, host: Envoy, raw: Any, view: Tensor, edited: bool
+    ) -> Any:
+        """``raw`` with the ``view`` of ``value`` that a block holds, ``edited`` or not, in it."""
+        like = site.read(host, raw).tensor
+        return site.write(host, raw, self.restore(view, like, value))
+
+    def linked(self, site: Site, view: Tensor) -> bool:
+        """Whether the model has to go on with ``view`` though it is unedited, for gradients."""
+        return False
+
+    def shows(self, site: Site, value: Value, host: Envoy, raw: Any, view: Tensor) -> bool:
+        """Whether ``view`` is what ``raw`` holds."""
+        return True
 
     def edit(self, before: Any, after: Any) -> Any:
         """What to swap in for a location whose content goes from ``before`` to ``after``."""

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from nnsight.intervention.envoy import Envoy
@@ -40,7 +40,8 @@ class Reading(NamedTuple):
 class Site(Protocol):
     """Where a value lives, and how to read and replace it there.
 
-    One with a ``read_only``, the reason in words, is not written.
+    One with a ``read_only``, the reason in words, is not written; one with a ``no_gradient``,
+    likewise, is of a value that the model computes nothing from.
     """
 
     def location(self, host: Envoy) -> str:
@@ -51,6 +52,11 @@ class Site(Protocol):
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         """What arrived, with ``tensor`` in the value's place; the rest untouched."""
+
+
+def no_gradient(site: Site) -> str | None:
+    """Why no gradient reaches the value at ``site`` but that of a loss made of it, or None."""
+    return getattr(site, "no_gradient", None)
 
 
 def relative(host: Envoy, path: str) -> Envoy:
@@ -255,13 +261,19 @@ class Handoff:
 class NextTokenProbabilities:
     """The softmax of the last position of the logits at ``logits``."""
 
+    no_gradient: ClassVar[str] = "it is computed from the logits, and its loss is not made of it"
+
     logits: Site
 
     def location(self, host: Envoy) -> str:
         return self.logits.location(host)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        logits = self.logits.read(host, raw).tensor
+        return self.of(self.logits.read(host, raw).tensor)
+
+    @staticmethod
+    def of(logits: Tensor) -> Reading:
+        """The probabilities that go with ``logits``."""
         last = logits[:, -1] if logits.ndim == 3 else logits
         return Reading(last.softmax(-1, dtype=torch.float32), fresh=True)
 

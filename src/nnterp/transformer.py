@@ -6,26 +6,42 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.tp.envoys import tp_envoys, wants_tensor_parallel
 from nnsight.modeling.transformers import TransformersModel
 from nnsight.tracing.tracer import _saves, mark
 from torch import Tensor
 
-from . import known_wrong, values
+from . import gradients, known_wrong, values
 from .collecting.batch import InMemory, gather_batch
 from .collecting.gather import Gather
 from .collecting.selections import Selection, Span
+from .components.batching import rule
+from .components.invokes import InvokeBlock, Invokes
 from .components.layer import Live
 from .eproperty import StandardValue
 from .names import Place
 from .saves import holds_saved, warn_of_unnamed
-from .sites import NextTokenProbabilities, OutputField
+from .serving import StandardEnvoy
+from .sites import NextTokenProbabilities, OutputField, Reading
 from .standardized import Standardized, read_config
+from .visit import Visit
 
 _LOGITS = OutputField("logits")
 
+gradients.install()
+
 #: The tokens, padding and all, that `collect` puts in a forward.
 _FORWARD = 4096
+
+
+class FromLogits(StandardValue):
+    """The probabilities of the next token, from the logits that the block is given."""
+
+    def look(self, host: StandardEnvoy, visit: Visit) -> Reading:
+        # Among what the block has open, so that it sees its edits and reaches its gradients.
+        Mediator.current(self.path(host)).transform = visit
+        return NextTokenProbabilities.of(host.logits)
 
 
 class StandardizedTransformer(Live, Standardized, TransformersModel):
@@ -35,7 +51,8 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
     only under ``attn_implementation="eager"``; every other value under any.
 
     Args:
-        repo_id: A hub id, a checkpoint's folder, or a loaded transformers module.
+        repo_id: A hub id, a checkpoint's folder, or a loaded transformers module, which is put
+            in eval mode as loading one does; call ``.train()`` afterwards to have its dropout.
         family: The family to use in place of that of the checkpoint's ``model_type``: a
             name, or a module shaped like those in `nnterp.families`.
         rename: Aliases to add to the family's, as nnsight takes them.
@@ -49,8 +66,10 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
 
+    _batcher_class = Invokes
+
     logits = StandardValue(values.LOGITS, _LOGITS)
-    next_token_probs = StandardValue(values.NEXT_TOKEN_PROBS, NextTokenProbabilities(_LOGITS))
+    next_token_probs = FromLogits(values.NEXT_TOKEN_PROBS, NextTokenProbabilities(_LOGITS))
 
     def __init__(
         self,
@@ -62,7 +81,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         **kwargs: Any,
     ) -> None:
         if isinstance(repo_id, torch.nn.Module):
-            config = repo_id.config
+            config = repo_id.eval().config
         else:
             config = read_config(repo_id, kwargs)
         self._shards = wants_tensor_parallel(repo_id, kwargs)
@@ -76,8 +95,17 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
     def _engine_envoys(self) -> Mapping[Any, Any]:
         return tp_envoys() if self._shards else {}
 
+    def dispatch(self) -> None:
+        side = self.tokenizer.padding_side if self.tokenizer else None
+        super().dispatch()
+        if side is not None:
+            # A pipeline has its tokenizer pad on the left.
+            self.tokenizer.padding_side = side
+
     def interleave(self, *args: Any, **kwargs: Any) -> Any:
         blocks = list(self.interleaver.mediators)
+        for block in blocks:
+            block.__class__ = InvokeBlock
         warn_of_unnamed(blocks)
         result = super().interleave(*args, **kwargs)
         saved = _saves()
@@ -100,7 +128,8 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         order = sorted(range(len(ids)), key=lambda prompt: -len(ids[prompt]))
         while order:
             width = len(ids[order[0]])
-            count = batch_size or max(1, _FORWARD // width)
+            alone = rule(self, "ALONE", width) is not None
+            count = 1 if alone else batch_size or max(1, _FORWARD // width)
             batch, order = order[:count], order[count:]
             self._gather_from([ids[prompt] for prompt in batch], batch, width, gather)
             advance(len(batch))

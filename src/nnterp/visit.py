@@ -3,7 +3,8 @@
 While a block stays at one location, reads of one value are one tensor, an assignment
 replaces it, and a value derived from others (scores from queries and keys) sees their
 edits. When the block moves on, the values that changed, and only those, are put back into
-what the model carries on with.
+what the model carries on with; where gradients are kept, those that did not as well, so that
+it is made of them.
 """
 
 from __future__ import annotations
@@ -57,6 +58,15 @@ class Visit:
             return held[1]
         current = self.content() if self._open and self.edited() else self.arrived
         view = self.serving.serve(self.site(prop), prop.value, host, current)
+        return self.open(prop, host, view)
+
+    def held(self, prop: StandardValue) -> Tensor | None:
+        """What the block holds for the value of ``prop``, if it has it open."""
+        held = self._open.get(prop)
+        return None if held is None else held[1]
+
+    def open(self, prop: StandardValue, host: StandardEnvoy, view: Tensor) -> Tensor:
+        """Let the block hold ``view`` for the value of ``prop``."""
         self._open[prop] = (host, view, view._version, view.shape)
         return view
 
@@ -79,16 +89,29 @@ class Visit:
     def content(self) -> Any:
         """What arrived at the location, with every edit made so far in its place."""
         raw = self.raw()
+        changed = False
         for prop, (host, view, version, shape) in self._open.items():
-            if version == view._version:
-                continue
-            if view.shape != shape:
-                raise ValueError(prop.shape_refusal(host, shape, view.shape))
-            prop.require_writable(host)
             site = self.site(prop)
-            like = site.read(host, raw).tensor
-            raw = site.write(host, raw, self.serving.restore(view, like, prop.value))
+            edited = version != view._version
+            if edited:
+                if view.shape != shape:
+                    raise ValueError(prop.shape_refusal(host, shape, view.shape))
+                prop.require_writable(host)
+                changed = True
+            elif not self.serving.linked(site, view):
+                continue
+            elif changed and not self.serving.shows(site, prop.value, host, raw, view):
+                # What it was read from has been edited since.
+                continue
+            raw = self.serving.put(site, prop.value, host, raw, view, edited)
         return raw
+
+    def changed(self) -> bool:
+        """Whether the model has to go on with anything else than what arrived."""
+        return any(
+            version != view._version or self.serving.linked(self.site(prop), view)
+            for prop, (_, view, version, _) in self._open.items()
+        )
 
     def fn(self) -> Any:
         """What to swap in to have the content, with its edits, at the location."""

@@ -57,7 +57,8 @@ class Kept(Mapped):
         return tensor * self.part.to(tensor.dtype)
 
     def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
-        return value / self.part.to(value.dtype)
+        # A row that keeps nothing, as padding has, is zeros whatever they are divided by.
+        return value / self.part.masked_fill(self.part == 0, 1).to(value.dtype)
 
 
 _SCORES = Masked(EagerArgument("F_softmax"))

@@ -17,8 +17,8 @@ from ..sites import Reading, Site
 class Unflattened(Joined):
     """A value in rows, ``last``, given the two axes of ``earlier``, which is no part of it.
 
-    nnsight does not tell one invoke's rows from another's where they are one axis, so they
-    are told apart here.
+    One that has them as it is, as of a dense block among others, keeps them. nnsight does not
+    tell one invoke's rows from another's where they are one axis, so they are told apart here.
     """
 
     def given(self, part: Tensor) -> Site:
@@ -41,12 +41,17 @@ class _Shaped:
         return slice(start, start + batch * seq)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        rows = self.rows.read(host, raw).tensor
-        own = rows[self._own(rows)]
+        reading = self.rows.read(host, raw)
+        if reading.tensor.ndim > 2:
+            return reading
+        own = reading.tensor[self._own(reading.tensor)]
         return Reading(own.reshape(*self.shape[:2], *own.shape[1:]), fresh=True)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        rows = self.rows.read(host, raw).tensor.clone()
+        rows = self.rows.read(host, raw).tensor
+        if rows.ndim > 2:
+            return self.rows.write(host, raw, tensor)
+        rows = rows.clone()
         own = self._own(rows)
         rows[own] = tensor.reshape(rows[own].shape)
         return self.rows.write(host, raw, rows)

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
 from .. import values
 from ..eproperty import StandardValue
-from ..serving import Serving, StandardEnvoy
-from ..sites import Argument, Output, Site
-from ..values import Engine, Value
-
-
-class LiveTensors(Serving):
-    """transformers' way of handing values over: the tensors the model carries on with.
-
-    An in-place edit is already in the model, and what was read is part of the graph that
-    gradients flow through.
-    """
-
-    engine: Engine = "transformers"
-    live = True
-
-    def serve(self, site: Site, value: Value, host: StandardEnvoy, arrived: Any) -> Tensor:
-        return site.read(host, arrived).tensor
-
-    def own(self, arrived: Any) -> Any:
-        return arrived
-
-    def adopt(self, tensor: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
-        return tensor
-
-    def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
-        return view
-
-    def edit(self, before: Any, after: Any) -> Any:
-        return after
-
-    def unavailable_now(self, value: Value) -> str | None:
-        return None
+from ..serving import StandardEnvoy
+from ..sites import Argument, Output
+from .live import LiveTensors
 
 
 class Live(StandardEnvoy):
-    """An envoy of a transformers module: its values are the live tensors."""
+    """An envoy of a transformers module."""
 
     serving = LiveTensors()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from nnsight.intervention.envoy import Envoy
+from nnsight.intervention.interleaver import Mediator
 from nnsight.intervention.source import Source, SourceEnvoy
 from torch import Tensor
 
@@ -165,6 +166,8 @@ class Relative(Joined):
     part is the bias, its last axis the keys.
     """
 
+    undivided: ClassVar[bool] = True
+
     def given(self, part: Tensor) -> Site:
         return _FromQuery(part, self.last)
 
@@ -177,7 +180,11 @@ class _FromQuery(Mapped):
     def _own(self, like: Tensor) -> Tensor:
         """The bias of each query's own position."""
         batch, heads, queries, keys = like.shape
-        own = self.bias.reshape(-1, heads, keys)[:, :, keys - queries :, None]
+        bias = self.bias.reshape(-1, heads, keys)
+        group = Mediator.current("bias").batch_group
+        if len(bias) > batch and group:
+            bias = bias.narrow(0, *group)
+        own = bias[:, :, keys - queries :, None]
         return own.expand(batch, -1, -1, keys).to(like)
 
     def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from ..components.sinks import scores_below
 from ..components.streams import MultiStreamLayer
 from .llama import RENAME
 
-__all__ = ["ENVOYS", "RENAME"]
+__all__ = ["ENVOYS", "RENAME", "RIGHT_PADDED"]
 
 
 class SummarizingAttention(Attention):
@@ -31,3 +31,5 @@ ENVOYS = {
     "layers.*.self_attn": SummarizingAttention,
     "layers.*.mlp": Mlp,
 }
+
+RIGHT_PADDED = "DeepSeek-V4 sums tokens up by their place in the row, padding among them"

@@ -23,7 +23,7 @@ class DifferentialAttention(Attention):
 
 ROTATED_QUERIES = Bound("apply_rotary_pos_emb", 0)
 ROTATED_KEYS = Bound("apply_rotary_pos_emb", 1)
-TWICE = "the forward computes it twice; edit the queries and keys it is computed from"
+TWICE = "the forward computes it twice; go by the queries and keys that it is computed from"
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": DifferentialAttention.placed(

@@ -4,6 +4,8 @@ A block's output is no sum where a weight is not 1. In ``attention_scores`` a ke
 has what its value adds.
 """
 
+from typing import Any
+
 from nnsight.intervention.envoy import Envoy
 
 from ..components import Layer, Mlp
@@ -11,7 +13,7 @@ from ..values import MLP_OUTPUT
 from . import llama
 from .llama import RENAME
 
-__all__ = ["ENVOYS", "RENAME"]
+__all__ = ["ALONE", "ENVOYS", "RENAME"]
 
 
 class WeighingLayer(Layer):
@@ -42,3 +44,12 @@ ENVOYS = llama.ENVOYS | {
     "layers.*": WeighingLayer,
     "layers.*.mlp": EmbeddedExpertsMlp,
 }
+
+
+def _alone(config: Any, tokens: int) -> str | None:
+    return (
+        "Doge's experts give a token the scores of others in the batch" if config.is_moe else None
+    )
+
+
+ALONE = _alone

@@ -9,7 +9,15 @@ from ..readout import multiplied
 from ..sites import Argument, Output
 from . import jamba, llama
 
-__all__ = ["BY_ATTENTION", "BY_MAMBA", "ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
+__all__ = [
+    "BY_ATTENTION",
+    "BY_MAMBA",
+    "ENVOYS",
+    "GENERATES_UNPADDED",
+    "READOUT",
+    "RENAME",
+    "TOKEN_EMBEDDINGS",
+]
 
 BY_ATTENTION = Scaled(Output(), of_block("attn_out_multiplier"))
 BY_MAMBA = Scaled(Output(of="..mamba"), of_block("ssm_out_multiplier"))
@@ -23,3 +31,5 @@ ENVOYS = llama.ENVOYS | {
 READOUT = multiplied("lm_head_multiplier")
 
 TOKEN_EMBEDDINGS = Argument("hidden_states", of="layers.0")
+
+GENERATES_UNPADDED = "Falcon H1 does not take a mask of padding once it generates"

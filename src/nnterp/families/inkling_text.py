@@ -12,7 +12,7 @@ from ..sites import Output
 from . import llama
 from .llama import RENAME
 
-__all__ = ["ENVOYS", "READOUT", "RENAME"]
+__all__ = ["ENVOYS", "READOUT", "RENAME", "RIGHT_PADDED"]
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": Attention.placed(attention_output=Output(of="..attn_sconv")),
@@ -26,3 +26,13 @@ def _read(logits: Tensor, config: Any) -> Tensor:
 
 
 READOUT = _read
+
+
+def _right_padded(config: Any, tokens: int) -> str | None:
+    floor = config.log_scaling_n_floor
+    if floor is None or tokens <= floor:
+        return None
+    return f"Inkling scales queries by their place in the row from the {floor}th on"
+
+
+RIGHT_PADDED = _right_padded

@@ -1,13 +1,15 @@
 """Llama 4, text: chunked attention with rope, full attention without, experts fed by weight."""
 
+from typing import Any
+
 from .. import values
 from ..components import Mlp
-from ..composed import Shaped
+from ..components.flat import Unflattened
 from ..routing import ScoredChoice, router_of
 from ..sites import FirstArgument, Output
 from . import llama
 
-__all__ = ["ENVOYS", "RENAME"]
+__all__ = ["ENVOYS", "RENAME", "RIGHT_PADDED"]
 
 RENAME = llama.RENAME | {"feed_forward": "mlp"}
 
@@ -15,7 +17,7 @@ RENAME = llama.RENAME | {"feed_forward": "mlp"}
 class WeightedInputs(Mlp):
     """A mixture that multiplies what enters the experts, and returns rows without a batch axis."""
 
-    mlp_output = Mlp.mlp_output.at(Shaped(FirstArgument(), Output()))
+    mlp_output = Mlp.mlp_output.at(Unflattened(FirstArgument(), Output()))
     expert_indices = Mlp.expert_indices.at(ScoredChoice(weights=False))
 
     def unavailable(self, name: str) -> str | None:
@@ -28,3 +30,12 @@ class WeightedInputs(Mlp):
 
 
 ENVOYS = llama.ENVOYS | {"layers.*.mlp": WeightedInputs}
+
+
+def _right_padded(config: Any, tokens: int) -> str | None:
+    if not config.attn_temperature_tuning or tokens < config.floor_scale:
+        return None
+    return f"Llama 4 scales queries by their place in the row from the {config.floor_scale}th on"
+
+
+RIGHT_PADDED = _right_padded

@@ -11,7 +11,7 @@ from ..composed import Scaled, of_block
 from ..sites import Output
 from .llama import RENAME
 
-__all__ = ["ENVOYS", "RENAME"]
+__all__ = ["ENVOYS", "GENERATES_UNPADDED", "RENAME"]
 
 
 class Block(Layer):
@@ -31,3 +31,5 @@ ENVOYS = {
     "layers.*.self_attn": Attention.placed(attention_output=ADDED_BY_MIXER),
     "layers.*.mlp": Mlp.placed(mlp_output=ADDED_BY_MLP),
 }
+
+GENERATES_UNPADDED = "MiniMax does not see what is padding once it generates"

@@ -2,4 +2,6 @@
 
 from .llama import ENVOYS, RENAME
 
-__all__ = ["ENVOYS", "RENAME"]
+__all__ = ["ENVOYS", "RENAME", "RIGHT_PADDED"]
+
+RIGHT_PADDED = "MiniMax-M3 tells blocks of keys by their place in the row, padding among them"

@@ -4,12 +4,24 @@
 of a last norm is a module that norms the streams and mixes them into one.
 """
 
+from typing import Any
+
+import torch
+
 from ..components import RecurrentMixer
 from ..components.streams import MultiStreamLayer
 from . import llama
 
-__all__ = ["ENVOYS", "RENAME"]
+__all__ = ["ENVOYS", "RENAME", "RIGHT_PADDED"]
 
 RENAME = llama.RENAME | {"model.hyper_connection_mixer": "norm"}
 
 ENVOYS = llama.ENVOYS | {"layers.*": MultiStreamLayer, "layers.*.linear_attn": RecurrentMixer}
+
+
+def _right_padded(config: Any, tokens: int) -> str | None:
+    reason = "a backward pass through Qwen 4's padding before a token is not a number"
+    return reason if torch.is_grad_enabled() else None
+
+
+RIGHT_PADDED = _right_padded

@@ -7,7 +7,7 @@ from ..readout import capped
 from ..sites import Argument
 from . import llama, qwen3_next
 
-__all__ = ["ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
+__all__ = ["ENVOYS", "READOUT", "RENAME", "RIGHT_PADDED", "TOKEN_EMBEDDINGS"]
 
 #: The two mixers go by one name, and are told apart by class.
 RENAME = llama.RENAME | {
@@ -22,3 +22,5 @@ ENVOYS = qwen3_next.ENVOYS | {"layers.*": Layer.placed(layer_input=Argument("act
 READOUT = capped("logits_soft_cap")
 
 TOKEN_EMBEDDINGS = Argument("activations", of="layers.0")
+
+RIGHT_PADDED = "RecurrentGemma takes padding before a token into its state"

@@ -24,3 +24,6 @@ ENVOYS = {
     "layers.*.linear_attn": RecurrentMixer,
     "layers.*.mlp": Mlp,
 }
+
+RIGHT_PADDED = "RWKV takes padding before a token into its state"
+NO_CACHE = "RWKV writes its state in place, which a backward pass does not go through"

@@ -5,7 +5,7 @@ from ..readout import capped
 from ..sites import Argument
 from . import qwen3_next
 
-__all__ = ["ENVOYS", "READOUT", "RENAME"]
+__all__ = ["ENVOYS", "NO_CACHE", "READOUT", "RENAME", "RIGHT_PADDED"]
 
 RENAME = {
     "backbone.embeddings": "embed_tokens",
@@ -18,3 +18,6 @@ RENAME = {
 ENVOYS = qwen3_next.ENVOYS | {"layers.*": Layer.placed(layer_input=Argument("x"))}
 
 READOUT = capped("output_logit_soft_cap")
+
+RIGHT_PADDED = "xLSTM takes padding before a token into its memory"
+NO_CACHE = "xLSTM writes its memory in place, which a backward pass does not go through"

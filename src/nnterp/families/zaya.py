@@ -47,10 +47,13 @@ class FromRouter:
         return self.rows.location(host)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        return Unflattened(self.rows, self.rows).given(raw[-1]).read(host, raw)
+        return self._shaped(raw).read(host, raw)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        raise NotImplementedError("the router chooses the experts for itself")
+        return self._shaped(raw).write(host, raw, tensor)
+
+    def _shaped(self, raw: Any) -> Site:
+        return Unflattened(self.rows, self.rows).given(raw[-1])
 
 
 class RoutedMlp(Mlp):
