@@ -126,6 +126,15 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return make
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads cost more than they save where tensors are as small as a tiny checkpoint's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Any:
     """The vLLM engine of SmolLM2-135M-Instruct, in this process."""

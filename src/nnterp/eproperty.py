@@ -8,6 +8,7 @@ goes back into the model when the `Visit` of that place ends.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, overload
 
 import torch
@@ -88,9 +89,12 @@ class StandardValue(eproperty):
         held = visit.held(self)
         if held is None:
             held, fresh = self.look(host, visit)
-            if fresh or self.why_read_only(host) is not None:
+            read_only = self.why_read_only(host) is not None
+            if fresh or read_only:
                 mediator.transform = visit
                 visit.open(self, host, held)
+            if read_only:
+                visit.lines[self] = _users_line()
             if torch.is_grad_enabled():
                 gradients.serve(held, self.path(host), no_gradient(self.site))
         return held
@@ -112,7 +116,10 @@ class StandardValue(eproperty):
         mediator.transform = visit
         if held is None:
             held = visit.read(self, host)
-        visit.replace(self, host, held if new is held else self._accept(host, new, held))
+        tensor = held if new is held else self._accept(host, new, held)
+        visit.replace(self, host, tensor)
+        if host.serving.live and torch.is_grad_enabled():
+            gradients.serve(tensor, self.path(host), None)
 
     def _earlier_part(self, host: StandardEnvoy) -> Tensor:
         """What is where the part is that the forward reaches first."""
@@ -230,11 +237,13 @@ class StandardValue(eproperty):
                 "first, on a line above, and keep it in a variable"
             )
 
-    def require_writable(self, host: StandardEnvoy) -> None:
+    def require_writable(self, host: StandardEnvoy, line: int | None = None) -> None:
+        """Raise where the value cannot be edited, as it was since it was read on ``line``."""
         reason = self.why_read_only(host)
         if reason is not None:
             engine = host.serving.engine
-            raise ValueError(f"{self.path(host)} is read-only on {engine}: {reason}")
+            since = "" if line is None else f". It was read on line {line}, and edited in place"
+            raise ValueError(f"{self.path(host)} is read-only on {engine}: {reason}{since}")
 
     def why_read_only(self, host: StandardEnvoy) -> str | None:
         """Why ``host`` does not take an edit of this value, or None where it does."""
@@ -285,3 +294,11 @@ def _same(new: Any, held: Tensor) -> bool:
         and new.storage_offset() == held.storage_offset()
         and (new.shape, new.stride()) == (held.shape, held.stride())
     )
+
+
+def _users_line() -> int:
+    """The line of the user's that reads a value."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("nnterp."):
+        frame = frame.f_back
+    return frame.f_lineno

@@ -51,13 +51,6 @@ class Serving(Protocol):
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         """``view``, in the layout of ``value``, back in the shape of ``like`` it was taken from."""
 
-    def put(
-        self, site: Site, value: Value, host: Envoy, raw: Any, view: Tensor, edited: bool
-    ) -> Any:
-        """``raw`` with the ``view`` of ``value`` that a block holds, ``edited`` or not, in it."""
-        like = site.read(host, raw).tensor
-        return site.write(host, raw, self.restore(view, like, value))
-
     def linked(self, site: Site, view: Tensor) -> bool:
         """Whether the model has to go on with ``view`` though it is unedited, for gradients."""
         return False

@@ -36,7 +36,7 @@ class Visit:
     view = None
     key = None
 
-    __slots__ = ("_open", "arrived", "location", "occurrence", "serving", "sites")
+    __slots__ = ("_open", "arrived", "lines", "location", "occurrence", "serving", "sites")
 
     def __init__(self, serving: Serving, location: str, occurrence: int, arrived: Any) -> None:
         self.serving = serving
@@ -45,6 +45,8 @@ class Visit:
         self.arrived = arrived
         #: The sites of values whose earlier part had to be read first.
         self.sites: dict[StandardValue, Site] = {}
+        #: The lines on which values were read that an edit of is refused.
+        self.lines: dict[StandardValue, int] = {}
         self._open: dict[StandardValue, Open] = {}
 
     def site(self, prop: StandardValue) -> Site:
@@ -92,18 +94,18 @@ class Visit:
         changed = False
         for prop, (host, view, version, shape) in self._open.items():
             site = self.site(prop)
-            edited = version != view._version
-            if edited:
+            if version != view._version:
                 if view.shape != shape:
                     raise ValueError(prop.shape_refusal(host, shape, view.shape))
-                prop.require_writable(host)
+                prop.require_writable(host, self.lines.get(prop))
                 changed = True
             elif not self.serving.linked(site, view):
                 continue
             elif changed and not self.serving.shows(site, prop.value, host, raw, view):
                 # What it was read from has been edited since.
                 continue
-            raw = self.serving.put(site, prop.value, host, raw, view, edited)
+            like = site.read(host, raw).tensor
+            raw = site.write(host, raw, self.serving.restore(view, like, prop.value))
         return raw
 
     def changed(self) -> bool:

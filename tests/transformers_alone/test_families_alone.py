@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,3 +318,20 @@ def test_the_repr_lists_the_values_with_their_layouts(model: Any) -> None:
     text = repr(model)
     for name, value in VALUES.items():
         assert f"({name}) -> [{value.layout}]: {value.description}" in text
+
+
+@pytest.mark.parametrize("name", ["mixtral", "zaya"])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_an_edit_of_what_is_read_only_names_the_line_it_was_read_on(
+    name: str, gradients: bool, tiny_folder: Callable[[str], Path]
+) -> None:
+    """Computed beside the forward in Mixtral, and the forward's own tensor in ZAYA."""
+    model = load(tiny_folder(name), attn_implementation="eager")
+    line = inspect.currentframe().f_lineno + 5  # type: ignore[union-attr]
+    refusal = rf"router_logits is read-only on transformers: .* read on line {line}, and edited in"
+    with pytest.raises(ValueError, match=refusal):
+        with torch.set_grad_enabled(gradients), model.trace(PROMPT):
+            block = model.layers[1]
+            block.mlp.router_logits[:] = 0
+            assert block.layer_output is not None
+            assert model.logits is not None

@@ -17,12 +17,11 @@ from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.interleaver import Event, Mediator, Pending
 from torch import Tensor
 
-from ..gradients import carried
 from ..serving import Serving, StandardEnvoy
 from ..sites import Reading, Site, no_gradient
 from ..values import Engine, Value
 from ..visit import Visit
-from .invokes import Edit, Invokes, Look, merged, own_part, with_part
+from .invokes import Edit, Invokes, Look, own_part, with_part
 
 
 class LiveTensors(Serving):
@@ -61,21 +60,10 @@ class LiveTensors(Serving):
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         own = own_part(like, value)
-        return view if own is None else with_part(like, own, view)
-
-    def put(
-        self, site: Site, value: Value, host: Envoy, raw: Any, view: Tensor, edited: bool
-    ) -> Any:
-        written = super().put(site, value, host, raw, view, edited)
-        if not torch.is_grad_enabled():
-            return written
-
-        def settled(before: Tensor, after: Tensor) -> Tensor:
-            # There and back again a value is itself but for rounding; unedited it is itself.
-            numbers = after if edited else before
-            return carried(numbers, after) if after.requires_grad else numbers.clone()
-
-        return merged(raw, raw, written, settled)
+        if own is not None:
+            return with_part(like, own, view)
+        # The model may change what it goes on with in place, and the block keeps its view.
+        return view.clone() if torch.is_grad_enabled() else view
 
     def linked(self, site: Site, view: Tensor) -> bool:
         return view.requires_grad and torch.is_grad_enabled() and no_gradient(site) is None
