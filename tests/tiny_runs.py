@@ -4,8 +4,8 @@
     python tests/tiny_runs.py FOLDER --table
 
 A process that has imported both engines forks one for each checkpoint, which takes seconds
-where an interpreter of its own would take half a minute; and what vLLM's Transformers backend
-does to transformers' classes ends with it. Writes ``FOLDER/NAME.pt``: a `Run`.
+where an interpreter of its own would take half a minute, and with which an engine's memory
+ends. Writes ``FOLDER/NAME.pt``: a `Run`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import torch
 import checkpoints
 import collects
 import inplace_norms
-from nnterp.checking import table
+from nnterp.checking import readings, table
 from nnterp.checking.findings import Findings, examine
 from nnterp.checking.verdict import CLOSE, Line, between, on_its_own
 from nnterp.compare import gap
@@ -58,6 +58,7 @@ class Run:
         collected: What each engine's `collect` kept.
         own: transformers' own hidden states and attentions, by the key of the value that each is.
         warned: What loading it was warned of.
+        unsteady: What a model no longer computed to the bit once both engines had run.
         error: The traceback of what went wrong, if anything.
     """
 
@@ -65,6 +66,7 @@ class Run:
     collected: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     own: dict[str, torch.Tensor] = field(default_factory=dict)
     warned: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
     error: str = ""
 
 
@@ -85,16 +87,17 @@ def load(name: str, path: Path, engine: str) -> Any:
 
 
 def run(name: str, folder: Path, engines: Sequence[str]) -> Run:
-    """Examine the checkpoint ``name``; transformers first, whose classes vLLM may change."""
+    """Examine the checkpoint ``name`` on ``engines``, in their order, and then read both again."""
     done = Run()
+    models: dict[str, Any] = {}
     try:
         path = checkpoints.make(name, folder)
-        for engine in sorted(engines):
+        for engine in engines:
             if engine == "vllm" and ROWS[name].not_on_vllm:
                 continue
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                model = load(name, path, engine)
+                model = models[engine] = load(name, path, engine)
             told = [str(w.message) for w in said if w.category is KnownWrongWarning]
             done.warned += told
             done.found[engine] = examine(model, checkpoints.PROMPT)
@@ -102,6 +105,11 @@ def run(name: str, folder: Path, engines: Sequence[str]) -> Run:
                 done.own = own_outputs(name, model)
             kept = model.collect(collects.PROMPTS, collects.wanted(model))
             done.collected[engine] = collects.flat(kept)
+        for engine, model in models.items() if len(models) > 1 else ():
+            before = done.found[engine].values
+            for key, tensor in readings.values(model, checkpoints.PROMPT).items():
+                if not torch.equal(tensor, before[key]):
+                    done.unsteady.append(f"{engine} {key}")
     except Exception:
         done.error = traceback.format_exc()
     return done

@@ -76,7 +76,7 @@ def check(
 
     Args:
         path: A hub id or a checkpoint's folder.
-        engines: Which; transformers goes first, whose classes vLLM may change.
+        engines: Which; transformers goes first, whose memory can be had back.
         prompt: A text, or token ids.
         device: Where transformers runs; vLLM knows for itself.
         dtype: Of both. Below float32 two engines differ by its rounding.
@@ -170,8 +170,8 @@ def run(
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if len(models) == 1:
         return _run_one(models[0], engines, prompt, device, dtype, family)
-    # A process each, forked from one that has imported both engines and run nothing. With it
-    # end an engine's memory, and what vLLM's backend does to transformers' classes.
+    # A process each, forked from one that has imported both engines and run nothing: with it
+    # ends an engine's memory.
     server = multiprocessing.get_context("forkserver")
     imported = {"transformers": "nnterp.transformer", "vllm": "vllm.entrypoints.llm"}
     server.set_forkserver_preload([__name__, *(imported[engine] for engine in engines)])

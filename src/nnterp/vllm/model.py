@@ -8,7 +8,7 @@ import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -36,6 +36,7 @@ from .by_name import ByNameInterleaver, persistent_id
 from .layer import Rows
 from .parcels import Address
 from .payload import BLOCK_KEY, PackedBlock, Payloads
+from .unchanged import classes_unchanged, configs_unchanged
 
 #: Where the engine's config carries what the worker builds its tree from.
 TREE_KEY = "nnterp_tree"
@@ -121,13 +122,17 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
     def _load_meta(self, repo_id: str, **kwargs: Any) -> nn.Module:
         try:
             _pack_without_values()
-            with _without_accelerator(), _zeros_from_meta():
-                module = super()._load_meta(repo_id, **kwargs)
+            with _without_accelerator(), _zeros_from_meta(), configs_unchanged():
+                module = classes_unchanged(partial(super()._load_meta, repo_id, **kwargs))
         except preflight.REFUSALS as error:
             raise preflight.explain_refusal(repo_id, error) from error
         preflight.check_servable(repo_id, module)
         preflight.keep_float32(module)
         return module
+
+    def _load(self, repo_id: str, **kwargs: Any) -> nn.Module:
+        with configs_unchanged():
+            return super()._load(repo_id, **kwargs)
 
     def _resolve_taps(self, module: nn.Module) -> tuple[str, ...]:
         """The locations of ``taps``: standard names, or nnsight's own patterns of modules."""
