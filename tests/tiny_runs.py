@@ -38,7 +38,7 @@ import collects
 import inplace_norms
 from nnterp.checking import readings, table
 from nnterp.checking.findings import Findings, examine
-from nnterp.checking.verdict import CLOSE, Line, between, on_its_own
+from nnterp.checking.verdict import Line, between, on_its_own
 from nnterp.compare import gap
 from nnterp.families import module_name
 from nnterp.known_wrong import KnownWrongWarning
@@ -156,7 +156,7 @@ def lines(done: Run) -> list[Line]:
             size = gap(served[key], done.own[key])
             held.append(Line("own", key, size, 0.0, size == 0.0))
     if len(done.found) == 2:
-        held += between(done.found["vllm"], done.found["transformers"], CLOSE)
+        held += between(done.found["vllm"], done.found["transformers"])
     return held
 
 

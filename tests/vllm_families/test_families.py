@@ -13,6 +13,7 @@ import pytest
 import tiny_runs
 from nnterp import families
 from nnterp.checking import table
+from nnterp.checking.verdict import CLOSE
 from nnterp.compare import gap
 from nnterp.values import VALUES
 from tiny import IGNORED, OTHERWISE, TINY, WRONG
@@ -62,7 +63,7 @@ def test_the_two_engines_agree(name: str, kind: str, run_of: RunOf) -> None:
 def test_what_is_collected_is_the_same_on_both_engines(name: str, run_of: RunOf) -> None:
     run = run_of(name)
     for key, size in collected_gaps(run).items():
-        close, _ = TINY[name].limits.get(key.rpartition(".")[2], (tiny_runs.CLOSE, ""))
+        close, _ = TINY[name].limits.get(key.rpartition(".")[2], (CLOSE, ""))
         assert run.collected["vllm"][key].dtype == run.collected["transformers"][key].dtype
         assert size < close, key
     assert "logits" in run.collected["vllm"]
