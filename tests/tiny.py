@@ -1029,12 +1029,6 @@ TINY: Mapping[str, Tiny] = {
             "use_mem_rope": True,
         },
         without=("head_dim",),
-        limits={
-            "edit": (
-                5e-5,
-                "rounding, by which transformers in float32 is as far from itself in float64",
-            ),
-        },
     ),
     "cwm": Tiny(
         "cwm",

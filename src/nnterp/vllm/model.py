@@ -21,7 +21,7 @@ from nnsight.modeling.vllm.envoys import parallel_envoys
 from nnsight.modeling.vllm.vllm import VLLM
 from torch import Tensor, nn
 
-from .. import known_wrong, values
+from .. import known_wrong, measured, values
 from ..aside import aside
 from ..collecting.request import require_served
 from ..collecting.selections import Selection
@@ -105,6 +105,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             config = read_config(repo_id, kwargs)
             tree = self._adopt(config, family, rename, envoys)
             known_wrong.warn(config, "vllm", preflight.platform(), kwargs)
+            measured.warn(config, "vllm", preflight.platform())
             kwargs["additional_config"] = {
                 **(kwargs.get("additional_config") or {}),
                 TREE_KEY: pack_tree(self.family, rename, envoys),
