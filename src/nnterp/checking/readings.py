@@ -191,8 +191,18 @@ def edits(
     for number, (layer, value) in enumerate(places):
         if both_ways or (number + layer) % 2 == 0:
             key = f"in_place.{layer}.{value.name}"
-            found[key] = edited_in_place(model, prompt, value.name, layer)
+            found[key] = edited(model, prompt, key)
         if both_ways or (number + layer) % 2:
-            found[f"assigned.{layer}.{value.name}"] = assigned(model, prompt, value.name, layer)
+            key = f"assigned.{layer}.{value.name}"
+            found[key] = edited(model, prompt, key)
         advance()
     return found
+
+
+def edited(model: Any, prompt: Sequence[int], key: str) -> Tensor:
+    """The logits after the edit that ``key`` names, as in `edits`."""
+    if key == "clean":
+        return clean_logits(model, prompt)
+    way, layer, name = key.split(".")
+    edit = {"in_place": edited_in_place, "assigned": assigned}[way]
+    return edit(model, prompt, name, int(layer))
