@@ -29,6 +29,7 @@ WARNED = {"apertus", "bloom", "cohere2", "cohere2_moe", "ernie4_5_moe"}
 
 #: What is held against something, in `Line.kind`; the first list on one engine.
 KINDS = ["own", "identity", "stream", "projection", "effect", "support", "overwritten"]
+KINDS += ["untouched", "neighbours"]
 BETWEEN = ["value", "edit", "decoded"]
 
 

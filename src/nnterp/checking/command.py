@@ -35,6 +35,8 @@ _TITLES = {
     "decoded": "the next token's own step",
     "support": "support() says what happens",
     "overwritten": "what was read stays as it was",
+    "untouched": "what an edit leaves alone stays",
+    "neighbours": "other requests are left alone",
 }
 
 

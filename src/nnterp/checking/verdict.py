@@ -28,7 +28,7 @@ class Line:
 
     Attributes:
         kind: ``value``, ``decoded``, ``edit``, ``effect``, ``identity``, ``stream``,
-            ``projection``, ``support`` or ``overwritten``.
+            ``projection``, ``support``, ``overwritten``, ``untouched`` or ``neighbours``.
         key: What, as in `Findings`.
         size: How far apart; for an effect, how large.
         limit: How far it may be; for an effect, how large it must be.
@@ -77,7 +77,7 @@ def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
         note = "" if told else f"the block changes the stream by {moved:.0e}, which is rounding"
         yield Line("identity", str(block), size, rounding, passed, note, told=told)
     if "projected" in found.values:
-        size = gap(found.values["projected"], found.values["logits"])
+        size = gap(found.values["projected"][:, -1:], found.values["logits"])
         yield Line("projection", "logits", size, rounding, size < rounding)
     for key, logits in found.edits.items():
         if key != "clean":
@@ -87,6 +87,12 @@ def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
         yield Line("support", wrong.split()[0], float("inf"), 0.0, False, wrong)
     for key in found.overwritten:
         yield Line("overwritten", key, float("inf"), 0.0, False, "changed after it was read")
+    for key, size in found.moved.items() or [("all", 0.0)]:
+        yield Line("untouched", key, size, 0.0, size == 0.0)
+    for key in found.disturbed:
+        yield Line("neighbours", key, float("inf"), 0.0, False, "served otherwise")
+    if found.engine == "vllm" and not found.disturbed:
+        yield Line("neighbours", "all", 0.0, 0.0, True)
 
 
 def between(
@@ -110,7 +116,7 @@ def between(
         ("decoded", found.decoded, expected.decoded),
     )
     for kind, own, others in pairs:
-        for key in sorted(own.keys() & others.keys() - {"projected"}):
+        for key in sorted(own.keys() & others.keys()):
             size = gap(own[key], others[key])
             alone = (rounding or {}).get((kind, key))
             limit = max(CLOSE, BEYOND_ROUNDING * (alone or 0.0))
