@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         UnservableCheckpoint,
         UnsupportedFamily,
     )
+    from .known_wrong import KnownWrongWarning
+    from .measured import UnverifiedWarning
     from .transformer import StandardizedTransformer
     from .vllm.model import StandardizedVLLM
 
@@ -23,20 +25,24 @@ _HOMES = {
     "StandardizedTransformer": ".transformer",
     "StandardizedVLLM": ".vllm.model",
     "CheckpointNotFound": ".errors",
+    "KnownWrongWarning": ".known_wrong",
     "MissingMainGuard": ".errors",
     "Unavailable": ".errors",
     "UnservableCheckpoint": ".errors",
     "UnsupportedFamily": ".errors",
+    "UnverifiedWarning": ".measured",
 }
 
 __all__ = [
     "CheckpointNotFound",
+    "KnownWrongWarning",
     "MissingMainGuard",
     "StandardizedTransformer",
     "StandardizedVLLM",
     "Unavailable",
     "UnservableCheckpoint",
     "UnsupportedFamily",
+    "UnverifiedWarning",
 ]
 
 

@@ -12,7 +12,7 @@ from nnsight.modeling.transformers import TransformersModel
 from nnsight.tracing.tracer import _saves, mark
 from torch import Tensor
 
-from . import gradients, known_wrong, values
+from . import gradients, known_wrong, measured, values
 from .collecting.batch import InMemory, gather_batch
 from .collecting.gather import Gather
 from .collecting.selections import Selection, Span
@@ -87,6 +87,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         self._shards = wants_tensor_parallel(repo_id, kwargs)
         tree = self._adopt(config, family, rename, envoys)
         known_wrong.warn(config, "transformers", "", kwargs)
+        measured.warn(config, "transformers", "")
         kwargs.setdefault("task", "text-generation")
         super().__init__(repo_id, *args, **tree, **kwargs)
         self._serve_through_engine_envoys()

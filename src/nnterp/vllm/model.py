@@ -8,7 +8,7 @@ import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -21,7 +21,7 @@ from nnsight.modeling.vllm.envoys import parallel_envoys
 from nnsight.modeling.vllm.vllm import VLLM
 from torch import Tensor, nn
 
-from .. import known_wrong, values
+from .. import known_wrong, measured, values
 from ..aside import aside
 from ..collecting.request import require_served
 from ..collecting.selections import Selection
@@ -36,6 +36,7 @@ from .by_name import ByNameInterleaver, persistent_id
 from .layer import Rows
 from .parcels import Address
 from .payload import BLOCK_KEY, PackedBlock, Payloads
+from .unchanged import classes_unchanged, configs_unchanged
 
 #: Where the engine's config carries what the worker builds its tree from.
 TREE_KEY = "nnterp_tree"
@@ -104,6 +105,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             config = read_config(repo_id, kwargs)
             tree = self._adopt(config, family, rename, envoys)
             known_wrong.warn(config, "vllm", preflight.platform(), kwargs)
+            measured.warn(config, "vllm", preflight.platform())
             kwargs["additional_config"] = {
                 **(kwargs.get("additional_config") or {}),
                 TREE_KEY: pack_tree(self.family, rename, envoys),
@@ -121,13 +123,17 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
     def _load_meta(self, repo_id: str, **kwargs: Any) -> nn.Module:
         try:
             _pack_without_values()
-            with _without_accelerator(), _zeros_from_meta():
-                module = super()._load_meta(repo_id, **kwargs)
+            with _without_accelerator(), _zeros_from_meta(), configs_unchanged():
+                module = classes_unchanged(partial(super()._load_meta, repo_id, **kwargs))
         except preflight.REFUSALS as error:
             raise preflight.explain_refusal(repo_id, error) from error
         preflight.check_servable(repo_id, module)
         preflight.keep_float32(module)
         return module
+
+    def _load(self, repo_id: str, **kwargs: Any) -> nn.Module:
+        with configs_unchanged():
+            return super()._load(repo_id, **kwargs)
 
     def _resolve_taps(self, module: nn.Module) -> tuple[str, ...]:
         """The locations of ``taps``: standard names, or nnsight's own patterns of modules."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nnsight.intervention.serialization import loads
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
+from torch import nn
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 from vllm.platforms import current_platform
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -34,6 +35,7 @@ from .rows import RowBatcher, RowInterleaver
 from .saved import Saving
 from .shared import share
 from .store import CallersStore
+from .unchanged import classes_unchanged
 
 if TYPE_CHECKING or not current_platform.is_cpu():
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
@@ -53,14 +55,18 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     _watched = True
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        # Past nnsight's own, which would build a plain tree around the same module.
-        super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
+        def load() -> nn.Module:
+            # Past nnsight's own, which would build a plain tree around the same module.
+            super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
+            return self.get_model()
+
+        model = classes_unchanged(load)
         extra = self.vllm_config.additional_config
         self._caller = parcels.Address(*extra[ADDRESS_KEY])
         fragments = HeadFragments(self.model_config.get_total_num_kv_heads())
         interleaver = RowInterleaver(extra.get("nnsight_taps", ()), fragments=fragments)
         self.nnsight_model = StandardizedVLLM(
-            self.get_model(),
+            model,
             config=self.model_config.hf_text_config,
             interleaver=interleaver,
             **unpack_tree(extra[TREE_KEY]),
@@ -75,7 +81,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
         if not interleaver.taps:
-            self._handoffs = Handoffs(self.get_model())
+            self._handoffs = Handoffs(model)
         if current_platform.is_cpu():
             self._edited_blocks = EditedBlocks(self)
 
