@@ -35,7 +35,7 @@ def test_what_is_right_passes(found: Findings) -> None:
     assert failed(on_its_own(found)) == set()
     assert failed(between(found, found)) == set()
     assert {line.kind for line in on_its_own(found)} == {
-        "identity", "stream", "projection", "effect",
+        "identity", "stream", "projection", "effect", "untouched",
     }  # fmt: skip
 
 
@@ -66,6 +66,18 @@ def test_an_edit_without_effect_fails(found: Findings) -> None:
     other = deepcopy(found)
     other.edits["assigned.0.mlp_output"] = other.edits["clean"]
     assert failed(on_its_own(other)) == {("effect", "assigned.0.mlp_output")}
+
+
+def test_a_row_that_moves_though_it_is_left_alone_fails(found: Findings) -> None:
+    other = deepcopy(found)
+    other.moved["in_place.1.layer_output"] = 1e-9
+    assert failed(on_its_own(other)) == {("untouched", "in_place.1.layer_output")}
+
+
+def test_a_request_that_is_disturbed_fails(found: Findings) -> None:
+    other = deepcopy(found)
+    other.disturbed.append("first after nan")
+    assert failed(on_its_own(other)) == {("neighbours", "first after nan")}
 
 
 @pytest.mark.parametrize("kind", ["values", "edits", "decoded"])

@@ -11,8 +11,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from vllm.lora.layers import LoRAMapping
-
 from ..errors import Unavailable
 
 
@@ -48,6 +46,9 @@ class Adapters:
             raise Unavailable(
                 "the request's adapter is not loaded yet; read a value first, and call modules then"
             )
+        # The caller's process has this module and must not import vLLM with it.
+        from vllm.lora.layers import LoRAMapping
+
         of_step = self._manager._last_mapping
         own = (adapter,) * count
         self._manager.set_adapter_mapping(LoRAMapping(own, own, is_prefill=True))

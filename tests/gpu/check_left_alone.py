@@ -1,0 +1,166 @@
+"""What is no request's own affair stays as it is, on a GPU.
+
+    python tests/gpu/check_left_alone.py [--device cuda] [--stages cache rows collected adapters]
+
+``cache``: requests beside and after one whose values are not numbers, in blocks of a cache so
+small that they are used again at once, on each attention backend. ``rows``: in bfloat16 and
+float32, what an edit leaves alone stays to the bit. ``collected``: values of which more is kept
+than stays on the GPU, against the same values kept one at a time. Exits with the number of
+failures. Each stage, and each engine of one, is a process of its own; stages run side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TESTS))
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import torch
+
+import checkpoints
+from nnterp.checking import readings
+from tiny import TINY
+
+STAGE_LIMIT = 300
+
+#: Attention backends, and the types that each takes.
+BACKENDS = {
+    "": ("float32", "bfloat16"),
+    "TRITON_ATTN": ("bfloat16",),
+    "FLEX_ATTENTION": ("float32",),
+}
+
+#: Addends of the stream, sandwiched and not; one tensor; multipliers, biases apart, experts.
+ROWS = ("llama", "gemma2", "gpt2", "gpt_neox", "granite", "falcon", "mixtral", "cohere")
+
+#: Of the model whose values are collected: wide, so that they are many.
+WIDE = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 2048,
+    "dtype": "bfloat16",
+}
+COUNT, LENGTH = 64, 512
+
+
+def engine(path: Path, **arguments: Any) -> Any:
+    from nnterp import StandardizedVLLM
+
+    common = {"dispatch": True, "max_model_len": 64, "gpu_memory_utilization": 0.3}
+    return StandardizedVLLM(str(path), **{**common, **arguments})
+
+
+def cache(folder: Path, backend: str, dtype: str) -> list[str]:
+    """What goes wrong beside and after a request that is not finite."""
+    path = checkpoints.make("llama", folder)
+    arguments = {"attention_backend": backend} if backend else {}
+    model = engine(path, dtype=dtype, num_gpu_blocks_override=12, block_size=16, **arguments)
+    return [found for _ in range(3) for found in readings.disturbed(model, checkpoints.PROMPT)]
+
+
+def rows(folder: Path, name: str, dtype: str) -> list[str]:
+    """What moves that an edit leaves alone."""
+    path = checkpoints.make(name, folder)
+    arguments = {"dtype": dtype, "kv_cache_memory_bytes": 200_000_000, **TINY[name].engine}
+    moved = readings.moved(engine(path, **arguments), checkpoints.PROMPT)
+    return [f"{key} by {size:.1e}" for key, size in moved.items()]
+
+
+def collected(folder: Path, device: str) -> list[str]:
+    """What is kept otherwise of many values at once than of each alone."""
+    path = checkpoints.make("llama", folder)
+    for weights in path.glob("*.safetensors"):
+        weights.unlink()
+    config = json.loads((path / "config.json").read_text())
+    wide = WIDE if device == "cuda" else {"max_position_embeddings": 2048, "dtype": "bfloat16"}
+    (path / "config.json").write_text(json.dumps({**config, **wide}))
+    model = engine(
+        path, dtype="bfloat16", load_format="dummy", max_model_len=1024, max_num_seqs=COUNT
+    )
+    draw = Random(0)
+    prompts = [[draw.randrange(3, 256) for _ in range(LENGTH)] for _ in range(COUNT)]
+    wanted = {"layers.*.mlp.mlp_output": "all", "layers.*.self_attn.attention_output": "all"}
+    together = model.collect(prompts, wanted)
+    wrong = []
+    for name, found in together.items():
+        alone = model.collect(prompts, {name: "all"})[name]
+        bad = [i for i in range(COUNT) if not torch.equal(found[i], alone[i])]
+        if bad:
+            wrong.append(f"{name} of {len(bad)} prompts")
+    print(f"collected {sum(len(found) for found in together.values())} tensors", flush=True)
+    return wrong
+
+
+def jobs(stages: list[str]) -> list[tuple[str, ...]]:
+    """The engines to start, each by its stage's name and what that takes."""
+    every: list[tuple[str, ...]] = [("collected",)]
+    every += [("cache", backend, dtype) for backend, own in BACKENDS.items() for dtype in own]
+    every += [("rows", name, dtype) for name in ROWS for dtype in ("bfloat16", "float32")]
+    return [job for job in every if job[0] in stages]
+
+
+def run(job: tuple[str, ...], device: str) -> int:
+    """Run a job in a process of its own, and print what it prints; the number of failures."""
+    command = [sys.executable, __file__, "--device", device, "--job", json.dumps(job)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=STAGE_LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{' '.join(job)}: FAILED, no end within {STAGE_LIMIT} s", flush=True)
+        return 1
+    told = [line for line in done.stdout.splitlines() if line.startswith(("    ", "collected "))]
+    if done.returncode < 0 or (done.returncode and not told):
+        told = [f"    {line}" for line in done.stderr.strip().splitlines()[-3:]]
+    verdict = f"{done.returncode} FAILED" if done.returncode else "ok"
+    print("\n".join([f"{' '.join(filter(None, job))}: {verdict}", *told]), flush=True)
+    return abs(done.returncode)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    parser.add_argument("--stages", nargs="*", default=["cache", "rows", "collected"])
+    parser.add_argument("--at-once", type=int, default=6)
+    parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if not arguments.job:
+        with ThreadPoolExecutor(arguments.at_once) as pool:
+            every = jobs(arguments.stages)
+            failed = sum(pool.map(run, every, [arguments.device] * len(every)))
+        print(f"{failed} failures")
+        sys.exit(min(failed, 99))
+    stage, *given = arguments.job
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if stage == "collected":
+            wrong = collected(folder, arguments.device)
+        else:
+            wrong = {"cache": cache, "rows": rows}[stage](folder, *given)
+    for text in wrong[:8]:
+        print(f"    {text}", flush=True)
+    sys.stdout.flush()
+    # Without what vLLM has to say as it goes.
+    os._exit(min(len(wrong), 99))
+
+
+if __name__ == "__main__":
+    main()
