@@ -205,17 +205,18 @@ class StandardValue(eproperty):
             late = passed > 0 and 0 < mediator.occurrence(beginning) * runs <= passed
         if late:
             latest = getattr(mediator, "latest_value", None)
-            after = f" after {latest}, which the forward reaches later" if latest else ""
+            after = f" after {latest}" if latest else ""
             raise OutOfOrderError(
-                f"{path} was asked for{after}: the forward has passed it. Read it "
+                f"{path} was asked for{after}, when the forward had passed it. Read it "
                 "first, on a line above, and keep it in a variable"
             )
 
-    def require_writable(self, host: StandardEnvoy) -> None:
+    def require_writable(self, host: StandardEnvoy, how: str = "") -> None:
+        """Refuse an edit of a value that is only read on ``host``, made as ``how`` says."""
         reason = self.why_read_only(host)
         if reason is not None:
             engine = host.serving.engine
-            raise ValueError(f"{self.path(host)} is read-only on {engine}: {reason}")
+            raise ValueError(f"{self.path(host)} is read-only on {engine}{how}: {reason}")
 
     def why_read_only(self, host: StandardEnvoy) -> str | None:
         """Why ``host`` does not take an edit of this value, or None where it does."""
@@ -244,10 +245,12 @@ class StandardValue(eproperty):
             raise TypeError(f"{path} is {held.dtype} and cannot hold {new.dtype}; assign its .real")
         return host.serving.adopt(new.to(held.device, held.dtype), self.value, host)
 
-    def shape_refusal(self, host: Envoy, served: torch.Size, offered: torch.Size) -> str:
+    def shape_refusal(
+        self, host: Envoy, served: torch.Size, offered: torch.Size, how: str = ""
+    ) -> str:
         return (
-            f"{self.path(host)} has shape {tuple(served)} on this request, and a value of shape "
-            f"{tuple(offered)} cannot take its place: edit the rows you mean instead, as in "
+            f"{self.path(host)} has shape {tuple(served)} on this request{how}, and a value of "
+            f"shape {tuple(offered)} cannot take its place: edit the rows you mean instead, as in "
             f"`{self.name}[:, positions] = ...`"
         )
 

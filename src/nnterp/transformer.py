@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -11,15 +13,18 @@ from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
 from . import known_wrong, values
+from .arguments import of_transformers, of_wrapped, require_known
 from .collecting.batch import InMemory, gather_batch
 from .collecting.gather import Gather
 from .collecting.selections import Selection, Span
 from .components.layer import Live
 from .eproperty import StandardValue
 from .names import Place
+from .prompts import is_chat, require_template
 from .saves import warn_of_unnamed
 from .sites import NextTokenProbabilities, OutputField
 from .standardized import Standardized, read_config
+from .steps import StepTracer, end_loops
 
 _LOGITS = OutputField("logits")
 
@@ -45,6 +50,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
     Raises:
         CheckpointNotFound: ``repo_id`` names no readable checkpoint.
         UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
+        TypeError: Nothing behind the class takes one of ``kwargs``.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
 
@@ -53,7 +59,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
 
     def __init__(
         self,
-        repo_id: str | torch.nn.Module,
+        repo_id: str | os.PathLike[str] | torch.nn.Module,
         *args: Any,
         family: Any = None,
         rename: Mapping[Any, Any] | None = None,
@@ -61,9 +67,12 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         **kwargs: Any,
     ) -> None:
         if isinstance(repo_id, torch.nn.Module):
-            config = repo_id.config
+            config, known = repo_id.config, of_wrapped(type(self))
         else:
+            repo_id = os.fspath(repo_id)
             config = read_config(repo_id, kwargs)
+            known = of_transformers(type(self), config, kwargs)
+        require_known(type(self), "transformers", kwargs, known)
         self._shards = wants_tensor_parallel(repo_id, kwargs)
         tree = self._adopt(config, family, rename, envoys)
         known_wrong.warn(config, "transformers", "", kwargs)
@@ -75,9 +84,34 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
     def _engine_envoys(self) -> Mapping[Any, Any]:
         return tp_envoys() if self._shards else {}
 
-    def interleave(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("tracer_cls", StepTracer)
+        return super().trace(*inputs, **kwargs)
+
+    def _batch(self, invokes: list[Any], fn: Any) -> Any:
+        for inputs, settings in invokes:
+            if len(inputs) > 1:
+                raise TypeError(f"several prompts are a list of them, and here are {len(inputs)}")
+            own = (settings.get("tokenizer_encode_kwargs") or {}).get("chat_template")
+            if inputs and is_chat(inputs[0]) and own is None:
+                require_template(self.processor or self.tokenizer)
+        return super()._batch(invokes, fn)
+
+    def interleave(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         warn_of_unnamed(self.interleaver.mediators)
-        return super().interleave(*args, **kwargs)
+        return super().interleave(self._with_end(fn), *args, **kwargs)
+
+    def _with_end(self, fn: Any) -> Any:
+        """``fn``, what a trace runs, and then the end of its blocks' loops over steps."""
+
+        @wraps(fn)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            result = fn(*args, **kwargs)
+            end_loops(self.interleaver.mediators)
+            self.interleaver._reindex_parked()
+            return result
+
+        return fn if isinstance(fn, str) else run
 
     def _gather(
         self,
@@ -85,7 +119,14 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         wanted: Mapping[Place, Selection],
         batch_size: int | None,
         advance: Callable[[int], Any],
+        lora_request: Any,
     ) -> Mapping[Place, Tensor]:
+        if lora_request is not None:
+            raise TypeError(
+                "lora_request is vLLM's; on transformers an adapter is part of the model: load it "
+                "with StandardizedTransformer(..., peft='path/of/the/adapter'), or call "
+                "model.load_adapter('path/of/the/adapter') before, and with None after"
+            )
         gather = Gather(wanted, InMemory())
         # Like lengths together, so that little is padding; the longest first, so that what
         # memory it takes is known at once.

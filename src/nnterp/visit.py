@@ -19,6 +19,9 @@ from .sites import Site
 if TYPE_CHECKING:
     from .eproperty import StandardValue
 
+#: Where an edit in place was made that is refused when the block moves on.
+_ABOVE = ", and was edited in place on a line above"
+
 #: One open value: its host, the tensor the block holds, and the version and shape it had when
 #: it was handed over; a bare tuple, for one is made with every read.
 Open = tuple[StandardEnvoy, Tensor, int, torch.Size]
@@ -81,8 +84,8 @@ class Visit:
             if version == view._version:
                 continue
             if view.shape != shape:
-                raise ValueError(prop.shape_refusal(host, shape, view.shape))
-            prop.require_writable(host)
+                raise ValueError(prop.shape_refusal(host, shape, view.shape, _ABOVE))
+            prop.require_writable(host, _ABOVE)
             site = self.site(prop)
             like = site.read(host, raw).tensor
             raw = site.write(host, raw, self.serving.restore(view, like, prop.value))

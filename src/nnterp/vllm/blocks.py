@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import CodeType
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from nnsight.intervention.interleaver import Event, Mediator, Pending
 
 import nnterp
 
+from ..steps import end_loop
 from ..visit import Visit
 from .rows import PrivateRows, RefusedSplice, Step
 from .saved import Saved
@@ -109,6 +111,13 @@ class RequestBlock(Mediator):
 
     def switch(self, *args: Any) -> Any:
         """Run the block to its next wait, in its own thread state and not in the forward's."""
+        return self._take_turn(super().switch, *args)
+
+    def end_loop(self) -> None:
+        """End the loop over steps that the block waits in, if it does, its request being over."""
+        end_loop(self, partial(self._take_turn, self._refuse))
+
+    def _take_turn(self, resume: Callable[..., Any], *args: Any) -> Any:
         if self.guard_random:
             random = _random_state()
             if self.own_random is not None:
@@ -116,7 +125,7 @@ class RequestBlock(Mediator):
         outer = self.interleaver.outer
         self.turn.begin(state() if outer is None else outer)
         try:
-            return super().switch(*args)
+            return resume(*args)
         finally:
             self.turn.end()
             if self.guard_random:

@@ -30,7 +30,6 @@ from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests
 from .rows import RowBatcher, RowInterleaver
 from .saved import Saving
-from .shared import share
 
 if TYPE_CHECKING or not current_platform.is_cpu():
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
@@ -63,7 +62,6 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_model.tokenizer = cached_tokenizer_from_config(self.model_config)
         interleaver.batcher = RowBatcher()
         interleaver.defer_exceptions = True
-        share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
         if not interleaver.taps:
