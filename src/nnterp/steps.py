@@ -84,8 +84,7 @@ class Steps(Iterations):
 
 
 def with_ends(tree: ast.Module) -> ast.Module:
-    """``tree``, a block's code, with an end for `RunOver` in each loop over steps."""
-    tree = copy.deepcopy(tree)
+    """``tree``, a block's code, with an end for `RunOver` put in each loop over steps."""
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For) and _is_over_steps(loop.iter):
             ended = ast.ExceptHandler(copy.deepcopy(_RUN_OVER), None, [ast.Break()])
@@ -143,7 +142,8 @@ class StepTracer(InterleavingTracer):
         return Steps()
 
     def build(self, node: ast.With | ast.AsyncWith) -> ast.Module:
-        return with_ends(super().build(node))
+        # The node is read again: to be sent to a worker, and for what it saves.
+        return with_ends(copy.deepcopy(super().build(node)))
 
     def invoke(self, *inputs: Any, **settings: Any) -> Invoker:
         """A block of its own for a prompt of its own.
@@ -163,7 +163,7 @@ class StepInvoker(Invoker):
     """nnsight's invoke, whose loops over steps end with the run."""
 
     def build(self, node: ast.With | ast.AsyncWith) -> ast.Module:
-        return with_ends(super().build(node))
+        return with_ends(copy.deepcopy(super().build(node)))
 
 
 def end_loops(blocks: Iterable[Mediator]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import update_wrapper
 from typing import Any
 
 import torch
@@ -104,14 +104,15 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
     def _with_end(self, fn: Any) -> Any:
         """``fn``, what a trace runs, and then the end of its blocks' loops over steps."""
 
-        @wraps(fn)
         def run(*args: Any, **kwargs: Any) -> Any:
-            result = fn(*args, **kwargs)
+            # A name is of the module that is live by then.
+            named = getattr(self._module, fn) if isinstance(fn, str) else fn
+            result = named(*args, **kwargs)
             end_loops(self.interleaver.mediators)
             self.interleaver._reindex_parked()
             return result
 
-        return fn if isinstance(fn, str) else run
+        return run if isinstance(fn, str) else update_wrapper(run, fn)
 
     def _gather(
         self,

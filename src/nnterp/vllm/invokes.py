@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import torch
 from nnsight.modeling.processing import ROW_FIELDS
 from nnsight.modeling.vllm.tracer import VLLMTracer
 
@@ -53,28 +54,25 @@ def with_inputs_first(
     """
     settings = dict(settings)
     named = {name: settings.pop(name) for name in ROW_FIELDS if name in settings}
+    given: dict[str, Any]
     if inputs and isinstance(inputs[0], Mapping):
         given = {**inputs[0], **named}
     elif inputs and named:
         given = {"input_ids": inputs[0], **named}
     else:
         given = named
-    for name in _OWN_INPUTS & given.keys():
-        if _is_set(given[name]):
+    for name in sorted(_OWN_INPUTS & given.keys()):
+        of_one_kind = name == "token_type_ids" and not torch.as_tensor(given[name]).any()
+        if given[name] is not None and not of_one_kind:
             raise TypeError(
                 f"{name} is no input of vLLM's, which runs a prompt from its token ids alone: "
                 "pass input_ids, and attention_mask where some of them are padding"
             )
     if not named:
         return inputs, settings
+    if isinstance(given.get("input_ids", ""), str):
+        raise TypeError(f"{', '.join(named)} goes with a prompt's token ids: pass input_ids")
     return (given, *inputs[1:]), settings
-
-
-def _is_set(given: Any) -> bool:
-    """Whether an input says anything: of one for each token, whether one is not zero."""
-    if hasattr(given, "tolist"):
-        given = given.tolist()
-    return any(map(_is_set, given)) if isinstance(given, (list, tuple)) else bool(given)
 
 
 def require_settings(settings: Mapping[str, Any], known: Sequence[str]) -> None:
