@@ -7,7 +7,7 @@ output.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,12 @@ def _randomize(model: torch.nn.Module) -> None:
                 weight.normal_(0, 0.5 if embedding else 1.3 / weight.shape[-1] ** 0.5)
 
 
-def _set(model: torch.nn.Module, numbers: Mapping[str, float]) -> None:
+def _set(model: torch.nn.Module, numbers: Mapping[str, float | Sequence[float]]) -> None:
     with torch.no_grad():
         for end, number in numbers.items():
             for name, weight in [*model.named_parameters(), *model.named_buffers()]:
                 if name.endswith(end):
-                    weight.fill_(number)
+                    weight.copy_(torch.tensor(number).expand_as(weight))
 
 
 def _byte_tokenizer() -> PreTrainedTokenizerFast:

@@ -6,6 +6,7 @@ started once, in this process, and kept; what needs one of its own says so.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -42,9 +43,10 @@ KINDS = ("llama", "qwen2", "gemma2", "gpt2", "gpt_neox")
 
 @pytest.fixture(scope="session")
 def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `KINDS` and what transformers says of each."""
+    """The folder of `KINDS`, and of one whose blocks differ, and what transformers says of each."""
     folder = tmp_path_factory.mktemp("references")
-    command = [sys.executable, HERE / "references.py", folder, "--names", *KINDS]
+    names = [*KINDS, "gemma4_text_moe"]
+    command = [sys.executable, HERE / "references.py", folder, "--names", *names]
     subprocess.run(command, check=True)
     return folder
 
@@ -61,8 +63,14 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
     The runs of all are under way in the background while the first are judged.
     """
-    folder = tmp_path_factory.mktemp("runs")
-    running = subprocess.Popen([sys.executable, HERE / "tiny_runs.py", folder])
+    with runs_in(tmp_path_factory.mktemp("runs")) as run_of:
+        yield run_of
+
+
+@contextlib.contextmanager
+def runs_in(folder: Path, *arguments: str) -> Iterator[Callable[[str], Run]]:
+    """What `tiny_runs` with ``arguments`` makes of a checkpoint, once it has."""
+    running = subprocess.Popen([sys.executable, HERE / "tiny_runs.py", folder, *arguments])
     known: dict[str, Run] = {}
 
     def wait(name: str) -> Run:
@@ -75,8 +83,10 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
                 time.sleep(0.2)
         return known[name]
 
-    yield wait
-    running.kill()
+    try:
+        yield wait
+    finally:
+        running.kill()
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""Run a fault between two good requests, and a harmless request in its place.
+"""Run a fault between good requests, twice over, and harmless requests in its place.
 
     python fault_runs.py CHECKPOINT FILE JSON      # an engine apart, every fault
 
-The good requests differ in length from the bad one, so that rows in the wrong place show.
+The good requests differ in length from the bad ones, so that rows in the wrong place show. Two
+requests with one fault do the same thing to the same place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from faults import FAULTS, ONE_STEP, Fault
 
 BEFORE = [9, 4, 201, 33, 7]
 BAD = [5, 91, 17, 203, 44, 120, 8]
+ALSO_BAD = [77, 3, 250, 61, 61, 9, 128]
 AFTER = [61, 2, 5, 5, 140, 18, 77, 34, 90]
+
+#: More requests at once than an engine of few blocks has blocks left.
+NEXT = 8
 
 #: The good requests outlast the bad one, so that they meet its end.
 GOOD: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True}
@@ -32,7 +37,7 @@ def harmless(model: Any, tracer: Any) -> None:
 
 
 def batch(model: Any, fault: Fault | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the good requests get, and what is said of the one between them."""
+    """What the good requests get, and what is said of those between them."""
     act = fault.block if fault is not None else harmless
     error = None
     first = second = kept = None
@@ -46,9 +51,10 @@ def batch(model: Any, fault: Fault | None, settings: Mapping[str, Any]) -> dict[
                     first.append(model.layers[1].layer_output)
                     first.append(model.logits)
                     first.append(model.samples.clone())
-            with tracer.invoke(BAD, **settings):
-                kept = act(model, tracer)
-                nnsight.save(kept)
+            for bad in (BAD, ALSO_BAD):
+                with tracer.invoke(bad, **settings):
+                    kept = act(model, tracer)
+                    nnsight.save(kept)
             with tracer.invoke(AFTER, **GOOD):
                 second = nnsight.save([])
                 for _ in tracer.iter[:6]:
@@ -66,20 +72,30 @@ def batch(model: Any, fault: Fault | None, settings: Mapping[str, Any]) -> dict[
 
 
 def outcome(model: Any, fault: Fault) -> dict[str, Any]:
-    """A fault's run beside that of a harmless request, and the engine's state afterwards."""
+    """A fault's run beside that of harmless requests, and the engine's state afterwards."""
+    before = next_logits(model)
     beside_fault = batch(model, fault, fault.settings)
+    after = next_logits(model)
     beside_harmless = batch(model, None, fault.harmless)
-    with model.trace(BAD, **ONE_STEP):
-        next_logits = model.logits.save()
     count = model.vllm_entrypoint.collective_rpc("nnsight_request_count")
     return {
         "error": beside_fault["error"],
         "harmless_error": beside_harmless["error"],
         "served": [len(beside_fault[side] or ()) for side in ("first", "second")],
         "same": [_same(beside_fault[side], beside_harmless[side]) for side in ("first", "second")],
-        "next": torch.isfinite(next_logits).all().item(),
+        "next": torch.equal(after, before),
         "left": max(count),
     }
+
+
+def next_logits(model: Any) -> torch.Tensor:
+    """What the engine makes of the next requests, which leave most of a block as they find it."""
+    with model.trace(**ONE_STEP) as tracer:
+        logits = nnsight.save([None] * NEXT)
+        for row in range(NEXT):
+            with tracer.invoke(BEFORE[:2]):
+                logits[row] = model.logits
+    return torch.cat(logits)
 
 
 def wrong(fault: Fault, outcome: Mapping[str, Any]) -> str | None:
@@ -89,12 +105,14 @@ def wrong(fault: Fault, outcome: Mapping[str, Any]) -> str | None:
         return f"it failed: {error}"
     if fault.said is not None and not re.match(fault.said, error or ""):
         return f"it said {error!r}"
+    if error is not None and "1 more of the trace's requests failed" not in error:
+        return f"the other one with the fault did not fail: {error!r}"
     if outcome["harmless_error"] is not None:
         return f"the harmless one failed: {outcome['harmless_error']}"
     if not all(outcome["served"]) or outcome["same"] != [True, True]:
         return f"the good requests got {outcome['served']}, the same: {outcome['same']}"
     if not outcome["next"]:
-        return "the engine did not serve the next request"
+        return "the next request was not served what it was before"
     return f"the worker holds {outcome['left']} blocks" if outcome["left"] else None
 
 

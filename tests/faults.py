@@ -1,6 +1,6 @@
 """Blocks that go wrong, each by a name that says how, and what must be said of each.
 
-A fault runs between two good requests. It must end, if it ends at all, with the sentence
+A fault runs twice, between two good requests. It must end, if it ends at all, with the sentence
 given here, and the requests beside it must get what they get beside a harmless one.
 """
 
@@ -444,6 +444,31 @@ def write_not_a_number(model: Any, tracer: Any) -> None:
 @fault(None)
 def write_infinity_in_place(model: Any, tracer: Any) -> None:
     model.layers[0].layer_output[:] = float("inf")
+
+
+@fault(None)
+def write_not_a_number_into_queries_keys_and_values(model: Any, tracer: Any) -> None:
+    attention = model.layers[0].self_attn
+    attention.attention_queries[:, :, 0] = float("nan")
+    attention.attention_keys[:, :, -1] = float("inf")
+    attention.attention_values[:, :, 1] = float("-inf")
+
+
+@fault(None)
+def write_not_a_number_where_tokens_enter(model: Any, tracer: Any) -> None:
+    model.token_embeddings[:, 1:] = float("nan")
+
+
+@fault(None, {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True})
+def write_infinity_in_later_steps(model: Any, tracer: Any) -> None:
+    for step in tracer.iter[:4]:
+        if step:
+            model.layers[1].mlp.mlp_output[:] = float("inf")
+
+
+@fault(None)
+def write_not_a_number_through_nnsights_own_handle(model: Any, tracer: Any) -> None:
+    model.layers[0].output[0][:] = float("nan")
 
 
 @fault(None)

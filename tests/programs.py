@@ -133,16 +133,27 @@ def assign_then_edit(host: Any, name: str, by: float) -> None:
     getattr(host, name)[..., 1::4] -= by
 
 
-def draw(random: Random) -> Program:
-    """A program over two blocks."""
+#: By what programs scale and shift, and what none survives.
+FINITE = (0.5, 0.8, -0.7, 1.3)
+NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
+
+
+def draw(random: Random, numbers: Sequence[float] = FINITE) -> Program:
+    """A program over two blocks, with ``numbers`` to edit by."""
     program: Program = []
     for layer in range(2):
         for name in TOUCHED:
             if random.random() < 0.35:
                 kinds = random.choices([*ACTIONS, "read", "read", "read"], k=random.randint(1, 3))
-                actions = [(kind, random.choice([0.5, 0.8, -0.7, 1.3])) for kind in kinds]
+                actions = [(kind, random.choice(numbers)) for kind in kinds]
                 program.append((layer, name, actions))
     return program
+
+
+def draw_batch(random: Random, size: int) -> list[Program]:
+    """A program for each of ``size`` prompts; some do the same thing to the same places."""
+    drawn = [draw(random) for _ in range(size)]
+    return [random.choice(drawn) for _ in range(size)] if random.random() < 0.4 else drawn
 
 
 def perform(model: Any, program: Program) -> dict[str, Tensor]:

@@ -2,10 +2,9 @@
 
     python references.py FOLDER [--names NAME ...] [--device cpu] [--dtype float32]
 
-Run in a process of its own, because vLLM's Transformers backend changes transformers'
-classes in the process it loads in. Makes the tiny checkpoint ``FOLDER/NAME`` where there
-is none, and writes ``FOLDER/NAME.DTYPE.pt``: its values, the effects of editing them, what it
-collects and, below float32, the values under ``sdpa``.
+Run in a process of its own, which imports no vLLM. Makes the tiny checkpoint ``FOLDER/NAME``
+where there is none, and writes ``FOLDER/NAME.DTYPE.pt``: its values, the effects of editing
+them, what it collects and, below float32, the values under ``sdpa``.
 """
 
 from __future__ import annotations

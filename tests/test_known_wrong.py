@@ -14,9 +14,15 @@ import torch
 from safetensors.torch import load_file
 
 import checkpoints
-from nnterp import StandardizedTransformer, families
+from nnterp import (
+    KnownWrongWarning,
+    StandardizedTransformer,
+    UnverifiedWarning,
+    families,
+    known_wrong,
+)
 from nnterp.compare import gap
-from nnterp.known_wrong import KNOWN_WRONG, KnownWrongWarning, met_by
+from nnterp.known_wrong import KNOWN_WRONG, met_by
 from tiny import TINY
 
 
@@ -66,6 +72,18 @@ def test_loading_one_warns(tiny_folder: Callable[[str], Path]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", KnownWrongWarning)
         StandardizedTransformer(path, attn_implementation="sdpa")
+
+
+def test_a_release_that_was_not_tried_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vllm
+
+    monkeypatch.setattr(vllm, "__version__", "0.26.0")
+    said = r"cohere2 is known .* by vllm ==0\.32\.\*: its sliding windows .* 0\.26\.0 was not tried"
+    with pytest.warns(UnverifiedWarning, match=said):
+        known_wrong.warn(COHERE2, "vllm", "cuda", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        known_wrong.warn(config("cohere2", layer_types=None), "vllm", "cuda", {})
 
 
 @pytest.mark.parametrize(

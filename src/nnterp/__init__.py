@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         UnservableCheckpoint,
         UnsupportedFamily,
     )
+    from .known_wrong import KnownWrongWarning
+    from .measured import UnverifiedWarning
     from .transformer import StandardizedTransformer
     from .vllm.model import StandardizedVLLM
 
@@ -26,15 +28,18 @@ _HOMES = {
     "StandardizedTransformer": ".transformer",
     "StandardizedVLLM": ".vllm.model",
     "CheckpointNotFound": ".errors",
+    "KnownWrongWarning": ".known_wrong",
     "MissingMainGuard": ".errors",
     "Unavailable": ".errors",
     "UnservableCheckpoint": ".errors",
     "UnsupportedFamily": ".errors",
+    "UnverifiedWarning": ".measured",
 }
 
 __all__ = [
     "CheckpointNotFound",
     "Collected",
+    "KnownWrongWarning",
     "MissingMainGuard",
     "Ragged",
     "StandardizedTransformer",
@@ -42,6 +47,7 @@ __all__ = [
     "Unavailable",
     "UnservableCheckpoint",
     "UnsupportedFamily",
+    "UnverifiedWarning",
 ]
 
 

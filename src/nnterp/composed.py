@@ -16,11 +16,45 @@ from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.util import first_input
 from torch import Tensor
 
-from .sites import FirstArgument, Reading, Site, found, parameters, relative
+from .sites import FirstArgument, Reading, Site, found, parameters, relative, untouched
+
+
+class Mapped:
+    """A value that is a function of what is at ``site``, number by number.
+
+    There and back again is not the identity in floating point, so a write changes the
+    numbers that were changed and leaves the others as they were.
+    """
+
+    site: Site
+
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
+        """The value, of the ``tensor`` at the site."""
+        raise NotImplementedError
+
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
+        """What has to be at the site for the ``value`` to be this."""
+        raise NotImplementedError
+
+    @property
+    def read_only(self) -> str | None:
+        """Why it cannot be written, or None where it can."""
+        return getattr(self.site, "read_only", None)
+
+    def location(self, host: Envoy) -> str:
+        return self.site.location(host)
+
+    def read(self, host: Envoy, raw: Any) -> Reading:
+        return Reading(self.to(host, raw, self.site.read(host, raw).tensor), fresh=True)
+
+    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+        held = self.site.read(host, raw).tensor
+        kept = untouched(tensor, self.to(host, raw, held))
+        return self.site.write(host, raw, torch.where(kept, held, self.back(host, raw, tensor)))
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Mapped):
     """A value that its block multiplies, outside any module, before it adds it.
 
     Attributes:
@@ -31,18 +65,15 @@ class Scaled:
     site: Site
     factor: Callable[[Envoy], float]
 
-    def location(self, host: Envoy) -> str:
-        return self.site.location(host)
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
+        return tensor * self.factor(host)
 
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        return Reading(self.site.read(host, raw).tensor * self.factor(host), fresh=True)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self.site.write(host, raw, tensor / self.factor(host))
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
+        return value / self.factor(host)
 
 
 @dataclass(frozen=True)
-class Biased:
+class Biased(Mapped):
     """A value whose module returns its bias beside it, for the block to add.
 
     Attributes:
@@ -53,17 +84,14 @@ class Biased:
     site: Site
     index: int
 
-    def location(self, host: Envoy) -> str:
-        return self.site.location(host)
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
+        return tensor if raw[self.index] is None else tensor + raw[self.index]
+
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
+        return value if raw[self.index] is None else value - raw[self.index]
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        tensor = self.site.read(host, raw).tensor
-        bias = raw[self.index]
-        return Reading(tensor if bias is None else tensor + bias, fresh=bias is not None)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        bias = raw[self.index]
-        return self.site.write(host, raw, tensor if bias is None else tensor - bias)
+        return super().read(host, raw)._replace(fresh=raw[self.index] is not None)
 
 
 @dataclass(frozen=True)
@@ -131,7 +159,7 @@ class Joined:
 
     def given(self, part: Tensor) -> Site:
         """The site of the whole value, once the earlier ``part`` is known."""
-        return Completed(part, self)
+        return Completed(self.sign * part, self.last)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
         raise RuntimeError(f"the earlier part of a value of {host.path} was not read")
@@ -141,26 +169,27 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Completed:
-    """A `Joined` value whose earlier part has been read."""
+class Completed(Mapped):
+    """A `Joined` value, of which the earlier ``part`` has been read.
+
+    Attributes:
+        part: The earlier part, times the sign it is added with.
+        site: Where the later part is.
+    """
 
     part: Tensor
-    joined: Joined
+    site: Site
 
-    def location(self, host: Envoy) -> str:
-        return self.joined.location(host)
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
+        return tensor + self._given(tensor)
 
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        last = self.joined.last.read(host, raw).tensor
-        return Reading(last + self._given(last), fresh=True)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self.joined.last.write(host, raw, tensor - self._given(tensor))
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
+        return value - self._given(value)
 
     def _given(self, like: Tensor) -> Tensor:
         """The earlier part, in the shape of ``like`` or in one that broadcasts to it."""
-        part = self.joined.sign * self.part
-        return part.reshape(like.shape) if part.numel() == like.numel() else part
+        alike = self.part.numel() == like.numel()
+        return self.part.reshape(like.shape) if alike else self.part
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,6 @@ class _Demo:
         path = self.model_id or self._packaged()
         self.console.print(f"[bold]{path}[/] in {self.dtype} on {self.device}", highlight=False)
 
-        # transformers first: serving some families, vLLM changes transformers' classes in
-        # the process that asks for it.
         with self.console.status("loading on transformers"):
             _hush_progress_bars()
             reference = StandardizedTransformer(

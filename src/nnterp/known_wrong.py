@@ -1,7 +1,9 @@
 """Where an engine is known to compute something else than the model's authors meant.
 
 Each row is one family on one engine in some of its releases, with the cause. Loading such a
-checkpoint warns: nnterp serves what the engine computes, and that is not what it should.
+checkpoint warns: nnterp serves what the engine computes, and that is not what it should. What
+was measured of families (`nnterp.measured`) is of checkpoints without the features that these
+rows are about, so on a release that none of them was tried on, a load warns of that as well.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
+from .measured import UnverifiedWarning
 from .unread import UNREAD, Unread
 from .values import Engine
 
@@ -47,6 +50,11 @@ class KnownWrong:
     applies: Condition = lambda config, arguments: True
     platform: Literal["cpu", "cuda"] | None = None
     inside: tuple[str, ...] = ()
+
+    def seen(self, version: str) -> bool:
+        """Whether it was seen in a release of the engine."""
+        release = version.partition("+")[0]
+        return SpecifierSet(self.versions).contains(release, prereleases=True)
 
 
 def _default_rope(config: Any, arguments: Mapping[str, Any]) -> bool:
@@ -283,6 +291,15 @@ def met_by(
         platform: ``cpu`` or ``cuda``, where the engine runs.
         arguments: What it is loaded with.
     """
+    return [
+        row for row in _of_any_release(config, engine, platform, arguments) if row.seen(version)
+    ]
+
+
+def _of_any_release(
+    config: Any, engine: Engine, platform: str, arguments: Mapping[str, Any]
+) -> list[KnownWrong]:
+    """What is known to be wrong with a checkpoint in some release of an engine."""
     decoder = config.get_text_config(decoder=True)
     return [
         row
@@ -290,7 +307,6 @@ def met_by(
         if row.engine == engine
         and decoder.model_type in row.model_types
         and (not row.inside or config.model_type in row.inside)
-        and SpecifierSet(row.versions).contains(version.partition("+")[0], prereleases=True)
         and row.platform in (None, platform)
         and row.applies(decoder, arguments)
     ]
@@ -300,11 +316,15 @@ def warn(config: Any, engine: Engine, platform: str, arguments: Mapping[str, Any
     """Warn of what is known to be wrong with a checkpoint about to be loaded."""
     version = importlib.import_module(engine).__version__
     decoder = config.get_text_config(decoder=True).model_type
-    for row in met_by(config, engine, version, platform, arguments):
+    for row in _of_any_release(config, engine, platform, arguments):
         kind = f"{decoder} inside {config.model_type}" if row.inside else decoder
-        warnings.warn(
-            f"{kind} is known to be computed wrongly by {engine} {version}: {row.cause} "
-            f"({row.size})",
-            KnownWrongWarning,
-            stacklevel=4,
-        )
+        said = f"{kind} is known to be computed wrongly by {engine}"
+        wrong = f"{row.cause} ({row.size})"
+        if row.seen(version):
+            warnings.warn(f"{said} {version}: {wrong}", KnownWrongWarning, stacklevel=4)
+        else:
+            warnings.warn(
+                f"{said} {row.versions}: {wrong}. {version} was not tried",
+                UnverifiedWarning,
+                stacklevel=4,
+            )

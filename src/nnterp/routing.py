@@ -48,8 +48,11 @@ def _weight(router: nn.Module) -> Tensor | None:
 
 
 def _packed(router: nn.Module) -> bool:
-    """Whether an engine has packed the router's weight, and left an empty one behind."""
-    return any(not weight.numel() for weight in router.parameters())
+    """Whether the router's weight is not all of its linear map.
+
+    An engine may have packed it, and left an empty one behind, or put adapters beside it.
+    """
+    return hasattr(router, "base_layer") or any(not own.numel() for own in router.parameters())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 
@@ -25,6 +25,26 @@ def warn_of_unnamed(blocks: Iterable[Any]) -> None:
                 block.code.co_filename,
                 call.lineno,
             )
+
+
+def holds_saved(value: Any, saved: Container[int]) -> bool:
+    """Whether ``value`` is a list, tuple or dict with a saved value in it, at any depth.
+
+    Args:
+        value: Anything.
+        saved: The ids of saved values.
+    """
+    waiting, seen = [value], set()
+    while waiting:
+        container = waiting.pop()
+        if type(container) not in (list, tuple, dict) or id(container) in seen:
+            continue
+        seen.add(id(container))
+        parts = container.values() if isinstance(container, dict) else container
+        if any(id(part) in saved for part in parts):
+            return True
+        waiting.extend(parts)
+    return False
 
 
 def _unnamed(node: ast.AST) -> Iterator[ast.Call]:

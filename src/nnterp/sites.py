@@ -161,6 +161,11 @@ class FirstArgument:
         return replace_first_input(*raw, tensor)
 
 
+def untouched(edited: Tensor, served: Tensor) -> Tensor:
+    """Where ``edited`` still is what was ``served``, not-a-numbers included."""
+    return (edited == served) | (edited.isnan() & served.isnan())
+
+
 @cache
 def parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
     """The names of what a module's ``forward`` takes."""
@@ -189,12 +194,11 @@ class FusedInput:
         return Reading(self._hidden.get(host, raw) + residual, fresh=True)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        if self._residual.get(host, raw) is None:
+        residual = self._residual.get(host, raw)
+        if residual is None:
             return self._hidden.write(host, raw, tensor)
-        # Zero plus the edit is the edit in every dtype, and stays so where the norm that
-        # adds the pair sums the first addend over tensor-parallel ranks.
-        raw = self._hidden.write(host, raw, torch.zeros_like(tensor))
-        return self._residual.write(host, raw, tensor)
+        hidden, residual = _as_addends(tensor, self._hidden.get(host, raw), residual)
+        return self._residual.write(host, self._hidden.write(host, raw, hidden), residual)
 
     @property
     def _hidden(self) -> Argument:
@@ -217,7 +221,18 @@ class FusedOutput:
         return Reading(hidden + residual, fresh=True)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return (torch.zeros_like(tensor), tensor)
+        return _as_addends(tensor, *raw)
+
+
+def _as_addends(stream: Tensor, hidden: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """The addends of an edited ``stream``, which left alone is ``hidden + residual``.
+
+    The norm that adds them does not round their sum as the stream is rounded, so numbers left
+    alone keep their addends. Zero plus an edit is the edit in every dtype, and stays so where
+    the first addend is summed over tensor-parallel ranks.
+    """
+    kept = untouched(stream, hidden + residual)
+    return hidden.where(kept, 0.0), residual.where(kept, stream)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from nnsight.modeling.tp.envoys import tp_envoys, wants_tensor_parallel
 from nnsight.modeling.transformers import TransformersModel
+from nnsight.tracing.tracer import _saves, mark
 from torch import Tensor
 
-from . import known_wrong, values
+from . import known_wrong, measured, values
 from .arguments import of_transformers, of_wrapped, require_known
 from .collecting.batch import InMemory, gather_batch
 from .collecting.gather import Gather
@@ -21,7 +22,7 @@ from .components.layer import Live
 from .eproperty import StandardValue
 from .names import Place
 from .prompts import is_chat, require_template
-from .saves import warn_of_unnamed
+from .saves import holds_saved, warn_of_unnamed
 from .sites import NextTokenProbabilities, OutputField
 from .standardized import Standardized, read_config
 from .steps import StepTracer, end_loops
@@ -76,6 +77,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         self._shards = wants_tensor_parallel(repo_id, kwargs)
         tree = self._adopt(config, family, rename, envoys)
         known_wrong.warn(config, "transformers", "", kwargs)
+        measured.warn(config, "transformers", "")
         kwargs.setdefault("task", "text-generation")
         super().__init__(repo_id, *args, **tree, **kwargs)
         self._serve_through_engine_envoys()
@@ -98,8 +100,15 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         return super()._batch(invokes, fn)
 
     def interleave(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        warn_of_unnamed(self.interleaver.mediators)
-        return super().interleave(self._with_end(fn), *args, **kwargs)
+        blocks = list(self.interleaver.mediators)
+        warn_of_unnamed(blocks)
+        result = super().interleave(self._with_end(fn), *args, **kwargs)
+        saved = _saves()
+        for block in blocks:
+            for value in block.lcls.writes().values():
+                if holds_saved(value, saved):
+                    mark(value)
+        return result
 
     def _with_end(self, fn: Any) -> Any:
         """``fn``, what a trace runs, and then the end of its blocks' loops over steps."""

@@ -34,7 +34,9 @@ class Visit:
     nnsight asks ``fn`` for what to swap in when the block moves on.
     """
 
-    view = None  # nnsight's own views of a location are never answered from a visit
+    # nnsight's own views of a location are never answered from a visit.
+    view = None
+    key = None
 
     __slots__ = ("_open", "arrived", "location", "occurrence", "serving", "sites")
 

@@ -74,7 +74,7 @@ def check_programs(path: Path, dtype: str, device: str, count: int) -> int:
     gaps = []
     for seed in range(count):
         random = Random(seed)
-        drawn = [programs.draw(random) for _ in PROMPTS]
+        drawn = programs.draw_batch(random, len(PROMPTS))
         found = programs.on_vllm(model, PROMPTS, drawn)
         gaps.append(programs.worst_gap(found, programs.on_transformers(reference, PROMPTS, drawn)))
     failed = sum(not gap < limit for gap in gaps)

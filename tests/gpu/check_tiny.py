@@ -1,67 +1,93 @@
-"""`nnterp check` on tiny checkpoints of many families, on a GPU.
+"""The tiny checkpoints of every family on a GPU, for `nnterp.measured`.
 
-    python tests/gpu/check_tiny.py [--names NAME ...] [--at-once 8] [--reports FOLDER]
+    python tests/gpu/check_tiny.py [--names NAME ...] [--at-once 14] [--results FILE.json]
+    python tests/gpu/check_tiny.py --merge FILE.json
 
-Makes a random checkpoint of each family here, has ``nnterp check`` hold vLLM against
-transformers in float32, value by value, edit by edit, and prints each verdict and what failed.
-The reports go to ``FOLDER``. Exits with the number of checkpoints that do not hold.
+The first makes each checkpoint that the suite holds against vLLM, runs it on both engines in a
+process of its own, several of them on the GPU at a time, and prints what does not hold; then
+those that are held against transformers alone. What came of them, on the releases that are
+installed, is written to ``FILE.json``, and in words to ``FILE.txt``. It exits with the number
+that do not hold. The second, on any machine, adds a file to what nnterp looks up as a
+checkpoint is loaded, and to the table of families.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import os
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))
+# Read as torch and vLLM are imported. There is a core for each process, whose kernels are few.
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+# Asked about a GPU through its driver, a process can no longer be forked.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
-import checkpoints
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import tiny_runs
+from nnterp import measured
 from tiny import TINY
+
+#: The seconds after which a checkpoint's process is ended.
+EACH_WITHIN = 150
+
+
+def check(
+    names: Sequence[str], device: str, at_once: int, within: float
+) -> Iterator[tuple[str, tiny_runs.Run]]:
+    """Run checkpoints, and print of each whether it holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, done in tiny_runs.run_all(
+            names,
+            Path(folder),
+            device=device,
+            at_once=at_once,
+            each_within=EACH_WITHIN,
+            all_within=within,
+        ):
+            if done.unmade:
+                print(f"{name}: this transformers cannot make it", flush=True)
+                continue
+            print(tiny_runs.headline(name, done), flush=True)
+            for text in tiny_runs.failures(name, done)[:4]:
+                print(f"    {text.strip().splitlines()[-1][:200]}", flush=True)
+            yield name, done
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--names", nargs="*")
-    parser.add_argument("--at-once", type=int, default=8, help="checks that share the GPU")
-    parser.add_argument("--reports", type=Path, default=Path("check_tiny"))
+    on_both = [name for name, row in TINY.items() if not row.not_on_vllm]
+    alone = [name for name in TINY if name not in on_both]
+    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    parser.add_argument("--names", nargs="*", default=[*on_both, *alone])
+    parser.add_argument("--at-once", type=int, default=14, help="processes that share the GPU")
+    parser.add_argument("--within", type=float, default=330, help="seconds to begin others in")
+    parser.add_argument("--results", type=Path, help="where to write what came of them")
+    parser.add_argument("--merge", type=Path, help="results to add to what nnterp looks up")
     arguments = parser.parse_args()
-    # Those that vLLM must be told of cannot go through the command.
-    plain = [name for name, row in TINY.items() if not row.not_on_vllm and not row.engine]
-    names = arguments.names or plain
-    with tempfile.TemporaryDirectory() as temporary:
-        made = []
-        for name in names:
-            try:
-                made.append(str(checkpoints.make(name, Path(temporary))))
-            except (KeyError, ValueError) as error:
-                print(f"{name}: this transformers cannot make it: {error!r}", flush=True)
-        shares = [made[first :: arguments.at_once] for first in range(arguments.at_once)]
-        arguments.reports.mkdir(parents=True, exist_ok=True)
-        files = [arguments.reports / f"{number}.txt" for number in range(arguments.at_once)]
-        with ThreadPoolExecutor(arguments.at_once) as pool:
-            list(
-                pool.map(lambda job: check(*job, arguments.device), zip(shares, files, strict=True))
-            )
-        told = [line for file in files for line in file.read_text().splitlines()]
-        for line in told:
-            if "FAILED" in line or "holds (" in line:
-                print(line.replace(f"{temporary}/", ""))
-        held = sum("holds (" in line for line in told)
-        print(f"{held} of {len(names)} hold")
-        sys.exit(len(names) - held)
-
-
-def check(paths: list[str], report: Path, device: str) -> None:
-    """Write what ``nnterp check`` says of some checkpoints."""
-    with report.open("w") as file:
-        if paths:
-            command = [sys.executable, "-m", "nnterp", "check", *paths, "--device", device]
-            subprocess.run(command, stdout=file, check=False)
+    if arguments.merge:
+        tiny_runs.add_measured(measured.loads(arguments.merge.read_text()))
+        return
+    began = time.monotonic()
+    runs = dict(check(arguments.names, arguments.device, arguments.at_once, arguments.within))
+    if arguments.results:
+        arguments.results.write_text(measured.dumps(tiny_runs.measurement(runs)))
+        told = [text for name, done in runs.items() for text in tiny_runs.report(name, done)]
+        arguments.results.with_suffix(".txt").write_text("\n".join(told))
+    held = [name for name, done in runs.items() if not tiny_runs.failures(name, done)]
+    left = [name for name in arguments.names if name not in runs]
+    print(f"not run: {' '.join(left) or 'none'}")
+    print(f"{len(held)} of {len(runs)} hold ({time.monotonic() - began:.0f} s)")
+    sys.exit(min(len(runs) - len(held), 99))
 
 
 if __name__ == "__main__":

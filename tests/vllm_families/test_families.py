@@ -11,8 +11,9 @@ from collections.abc import Callable
 import pytest
 
 import tiny_runs
-from nnterp import families
+from nnterp import families, measured
 from nnterp.checking import table
+from nnterp.checking.verdict import CLOSE
 from nnterp.compare import gap
 from nnterp.values import VALUES
 from tiny import IGNORED, OTHERWISE, TINY, WRONG
@@ -28,6 +29,7 @@ WARNED = {"apertus", "bloom", "cohere2", "cohere2_moe", "ernie4_5_moe"}
 
 #: What is held against something, in `Line.kind`; the first list on one engine.
 KINDS = ["own", "identity", "stream", "projection", "effect", "support", "overwritten"]
+KINDS += ["untouched", "neighbours"]
 BETWEEN = ["value", "edit", "decoded"]
 
 
@@ -62,7 +64,7 @@ def test_the_two_engines_agree(name: str, kind: str, run_of: RunOf) -> None:
 def test_what_is_collected_is_the_same_on_both_engines(name: str, run_of: RunOf) -> None:
     run = run_of(name)
     for key, size in collected_gaps(run).items():
-        close, _ = TINY[name].limits.get(key.rpartition(".")[2], (tiny_runs.CLOSE, ""))
+        close, _ = TINY[name].limits.get(key.rpartition(".")[2], (CLOSE, ""))
         assert run.collected["vllm"][key].dtype == run.collected["transformers"][key].dtype
         assert size < close, key
     assert "logits" in run.collected["vllm"]
@@ -127,5 +129,13 @@ def test_every_family_has_a_row() -> None:
 
 def test_the_table_of_families_is_of_these_runs(run_of: RunOf) -> None:
     """`python tests/tiny_runs.py FOLDER --table` writes it anew."""
-    made = tiny_runs.table_of({name: run_of(name) for name in TINY})
+    made = tiny_runs.table_of({name: run_of(name) for name in TINY}, measured.read())
     assert made == table.read()
+
+
+def test_what_is_kept_as_measured_is_what_came_of_these_runs(run_of: RunOf) -> None:
+    """As far as rounding is the same on every machine; the same command writes it."""
+    new = tiny_runs.measurement({name: run_of(name) for name in TINY})
+    made = tiny_runs.known(measured.merge(measured.read(), new))
+    assert measured.dumps(made) == measured.FILE.read_text()
+    assert {name for checkpoints in new.values() for name in checkpoints} == set(TINY)

@@ -24,18 +24,36 @@ LONG = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def starved(references: Path, keep: Callable[[Any], Any]) -> Any:
+def starve(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]:
     """An engine with cache for two of three requests that grow past a block each."""
     from nnterp import StandardizedVLLM
 
     block = 2 * 2 * 2 * 32 * 4 * 32  # layers, key and value, heads, width, bytes, tokens
     arguments = {**TINY_ENGINE, "kv_cache_memory_bytes": 5 * block, "block_size": 32}
-    return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
+    started: dict[str, Any] = {}
+
+    def start(name: str) -> Any:
+        if name not in started:
+            path = str(references / name)
+            started[name] = keep(StandardizedVLLM(path, dispatch=True, **arguments))
+        return started[name]
+
+    return start
+
+
+@pytest.fixture
+def starved(starve: Callable[[str], Any]) -> Any:
+    return starve("llama")
 
 
 @pytest.fixture
 def evictions(starved: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    scheduler = starved.vllm_entrypoint.llm_engine.engine_core.engine_core.scheduler
+    return watch_evictions(starved, monkeypatch)
+
+
+def watch_evictions(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests that ``model`` evicts from now on, as they are."""
+    scheduler = model.vllm_entrypoint.llm_engine.engine_core.engine_core.scheduler
     evicted: list[str] = []
     real = scheduler._preempt_request
 
@@ -106,6 +124,65 @@ def test_an_evicted_request_that_was_edited_is_refused_and_the_others_are_not(
     assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
 
 
+def by_value(block: Any) -> None:
+    block.layer_output[:, -1] *= 1.5
+
+
+def by_assignment(block: Any) -> None:
+    block.layer_output = block.layer_output * 1.5
+
+
+def through_nnsights_own_handle(block: Any) -> None:
+    output = block.output
+    (output if isinstance(output, torch.Tensor) else output[0]).mul_(1.5)
+
+
+def by_nnsights_own_assignment(block: Any) -> None:
+    output = block.output
+    pair = isinstance(output, tuple)
+    block.output = (output[0] * 1.5, *output[1:]) if pair else output * 1.5
+
+
+def by_skipping(block: Any) -> None:
+    entering = block.layer_input
+    pair = block.stream == "two addends"
+    block.skip((torch.zeros_like(entering[0]), entering[0].clone()) if pair else entering[0])
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        by_value,
+        by_assignment,
+        through_nnsights_own_handle,
+        by_nnsights_own_assignment,
+        by_skipping,
+    ],
+)
+def test_each_of_several_that_edit_one_place_is_told_when_it_is_evicted(
+    name: str,
+    edit: Callable[[Any], None],
+    starve: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also the later ones, whose rows go into the copy that the first one's edit made."""
+    model = starve(name)
+    evicted = watch_evictions(model, monkeypatch)
+    ended = None
+    with pytest.raises(RuntimeError, match="Preempted: vLLM ran out of cache"):
+        with model.trace() as tracer:
+            ended = nnsight.save([None] * 3)
+            for index, prompt in enumerate(PROMPTS):
+                with tracer.invoke(prompt, **LONG):
+                    edit(model.layers[0])
+                    for _ in tracer.iter[:30]:
+                        last = model.layers[1].layer_output
+                    ended[index] = last
+    assert evicted, "nothing was evicted"
+    assert ended.count(None) == len(set(evicted))
+
+
 CANCELLED = """
 import asyncio
 from nnterp import StandardizedVLLM
@@ -147,6 +224,16 @@ async def main():
 
     again = await start({prompt!r}, 2)
     print(tuple(again.saves["stream"].shape))
+
+    kept = []
+    with model.trace({prompt!r} * 2, temperature=0.0, max_tokens=1) as tracer:
+        kept.append(model.layers[0].layer_output)
+        model.layers[0].layer_output[:] *= -2.0
+    edited = await tracer.backend
+    print(len(kept), tuple(kept[0].shape), edited.saves)
+    (plain,) = await model.generate({{"prompt_token_ids": {prompt!r} * 2}}, max_tokens=1)
+    (same,) = await model.generate({{"prompt_token_ids": {prompt!r} * 2}}, max_tokens=1)
+    print("cached", plain.num_cached_tokens, same.num_cached_tokens)
     for _ in range(50):
         left = max(await model.vllm_entrypoint.collective_rpc("nnsight_request_count"))
         if not left:
@@ -160,14 +247,20 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_client_of_an_async_engine_leaves_the_others_and_nothing_behind(
+def test_an_async_engine_keeps_requests_apart_and_nothing_behind(
     references: Path,
 ) -> None:
     source = CANCELLED.format(
-        path=str(references / "llama"), engine=TINY_ENGINE, prompt=checkpoints.PROMPT
+        path=str(references / "llama"),
+        engine={**TINY_ENGINE, "enable_prefix_caching": True, "block_size": 32},
+        prompt=checkpoints.PROMPT,
     )
     printed = apart.run(["-c", source]).splitlines()
-    assert printed[-4:] == ["cancelled", "8 (1, 1, 64)", "(1, 1, 64)", "left 0"]
+    cancelled, good, again, edited, cached, left = printed[-6:]
+    assert (cancelled, good, again) == ("cancelled", "8 (1, 1, 64)", "(1, 1, 64)")
+    assert edited == "1 (1, 40, 64) {}"
+    assert cached == "cached 0 32"
+    assert left == "left 0"
 
 
 def test_after_a_mix_of_ends_the_worker_holds_nothing(engine: Callable[[str], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Every fault between two good requests, in this process and in processes of its own."""
+"""Every fault between good requests, in this process and in processes of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ import fault_runs
 from conftest import TINY_ENGINE
 from faults import FAULTS
 
+#: A cache of few blocks, so that what one request leaves in it the next one is given.
+FEW_BLOCKS = {
+    **TINY_ENGINE,
+    "kv_cache_memory_bytes": 10 * 2 * 2 * 2 * 32 * 4 * 32,
+    "block_size": 32,
+}
+
 
 @pytest.fixture(scope="module")
 def outcomes_apart(references: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = tmp_path_factory.mktemp("faults") / "outcomes.pt"
     script = Path(fault_runs.__file__)
-    apart.run([str(script), str(references / "llama"), str(found), json.dumps(TINY_ENGINE)])
+    apart.run([str(script), str(references / "llama"), str(found), json.dumps(FEW_BLOCKS)])
     return torch.load(found)
 
 

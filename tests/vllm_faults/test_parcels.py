@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from nnterp.vllm import memory, parcels
+from nnterp.vllm import parcels, shared_files
 from nnterp.vllm.parcels import Address
 
 OWN = Address.own()
 #: This process, another of this host, one of another host; all opened in this one.
 WAYS = {
     "here": OWN,
-    "nearby": OWN._replace(process="another"),
+    "nearby": OWN._replace(process=f"another-{os.getpid()}"),
     "far": Address("another", "another host"),
 }
 LARGE = 1 << 19  # of float32: beyond what is copied out
@@ -32,7 +37,7 @@ def sent(request: pytest.FixtureRequest) -> Any:
 
 
 def left_behind() -> list[str]:
-    return glob.glob(f"{memory.SHARED_MEMORY}/nnterp-*")
+    return glob.glob(f"{shared_files.SHARED_MEMORY}/nnterp-*")
 
 
 @pytest.mark.parametrize(
@@ -101,10 +106,53 @@ def test_memory_lasts_as_long_as_its_tensors_and_no_longer() -> None:
 
 
 def test_no_room_anywhere_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        f_bavail = 0
-        f_frsize = 4096
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(memory.os, "statvfs", lambda folder: Full)
-    with pytest.raises(OSError, match=r"no room in /dev/shm or .*; save less in one trace, or set"):
+    before = left_behind()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"no room in /dev/shm or .*; ask for less at once, give"):
         parcels.pack([torch.zeros(4)], WAYS["nearby"])
+    assert left_behind() == before
+
+
+def test_what_finds_no_room_keeps_nothing_else_from_arriving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reserve = os.posix_fallocate
+
+    def small(file: int, start: int, size: int) -> None:
+        if size > 1000:
+            raise OSError(errno.ENOSPC, "full")
+        reserve(file, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", small)
+    values = {"large": torch.zeros(LARGE), "small": torch.ones(3), "none": [1, 2]}
+    packed = parcels.pack_each(values, WAYS["nearby"], lambda value, error: str(error))
+    found = pickle.loads(packed)
+    assert "have no room" in found["large"]
+    assert torch.equal(found["small"], torch.ones(3))
+    assert found["none"] == [1, 2]
+
+
+ORPHAN = """
+from nnterp.vllm import shared_files
+print(shared_files.create(4096, reader={reader})[0])
+"""
+
+
+def test_files_of_killed_processes_are_removed_and_others_are_not() -> None:
+    """A writer that ended leaves a file behind until its reader has opened it, or ended too."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    paths = []
+    for reader in (gone.pid, os.getpid()):
+        program = [sys.executable, "-c", ORPHAN.format(reader=reader)]
+        paths.append(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+    orphan, awaited = (Path(path.strip()) for path in paths)
+    try:
+        shared_files.sweep()
+        assert not orphan.exists()
+        assert awaited.exists()
+    finally:
+        awaited.unlink(missing_ok=True)

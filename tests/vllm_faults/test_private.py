@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import nnsight
@@ -11,9 +13,12 @@ import torch
 
 import checkpoints
 import inplace_norms
+from conftest import TINY_ENGINE
+from nnterp import StandardizedTransformer, StandardizedVLLM
 from nnterp.checking import readings
 from nnterp.compare import gap
 from nnterp.vllm.rows import RowBatcher
+from tiny import TINY
 
 PROMPT = checkpoints.PROMPT
 ONE_STEP = {"temperature": 0.0, "max_tokens": 1}
@@ -36,11 +41,22 @@ def test_nothing_read_is_overwritten_later(model: Any) -> None:
 
 def test_without_a_copy_it_would_be_where_norms_overwrite(llama: Any) -> None:
     """That the imitation, where it is on, would be seen by the test above."""
+    runner = llama.vllm_entrypoint.llm_engine.model_executor.driver_worker.worker.model_runner
+    first, second = runner.get_model().model.layers
+    seen: list[torch.Tensor] = []
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        seen.extend((output[1], output[1].clone()))
+
+    def look(module: Any, args: Any, output: Any) -> None:
+        seen.append(seen[0].clone())
+
+    hooks = [first.register_forward_hook(keep), second.register_forward_hook(look)]
     with llama.trace(PROMPT, **ONE_STEP):
-        _, residual = llama.layers[0].output
-        then = residual.clone().save()
-        _ = llama.layers[1].output
-        now = residual.clone().save()
+        llama.layers[0].layer_output.sum()
+    for hook in hooks:
+        hook.remove()
+    _, then, now = seen
     assert torch.equal(now, then) is not inplace_norms.imitated()
 
 
@@ -74,11 +90,33 @@ def _copies(value: Any) -> list[torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def bfloat16(references: Any, keep: Callable[[Any], Any]) -> Any:
-    from conftest import TINY_ENGINE
-    from nnterp import StandardizedVLLM
-
     arguments = {**TINY_ENGINE, "dtype": "bfloat16"}
     return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
+
+
+#: Addends of the stream, sandwiched and not; a multiplier that is no power of two; a bias apart.
+LOSSY = {
+    "llama": TINY["llama"],
+    "gemma2": TINY["gemma2"],
+    "granite": replace(
+        TINY["granite"], config={**TINY["granite"].config, "residual_multiplier": 0.22}
+    ),
+    "falcon": TINY["falcon"],
+}
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_what_an_edit_leaves_alone_stays_to_the_bit_in_bfloat16(
+    name: str, tmp_path: Path, keep: Callable[[Any], Any]
+) -> None:
+    path = str(checkpoints.write(LOSSY[name], tmp_path / name))
+    reference = StandardizedTransformer(
+        path, dispatch=True, dtype=torch.bfloat16, attn_implementation="eager"
+    )
+    arguments = {**TINY_ENGINE, "dtype": "bfloat16"}
+    engine = keep(StandardizedVLLM(path, dispatch=True, **arguments))
+    for model in (reference, engine):
+        assert readings.moved(model, PROMPT) == {}
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -47,7 +47,7 @@ def test_a_program_does_the_same_on_both_engines(
     def check(seed: int) -> None:
         nonlocal ran
         random = Random(seed)
-        drawn = [programs.draw(random) for _ in PROMPTS]
+        drawn = programs.draw_batch(random, len(PROMPTS))
         expected = programs.on_transformers(reference, PROMPTS, drawn)
         found = programs.on_vllm(model, PROMPTS, drawn)
         assert programs.worst_gap(found, expected) < CLOSE, drawn
@@ -55,3 +55,21 @@ def test_a_program_does_the_same_on_both_engines(
 
     check()
     assert ran >= EXAMPLES[name]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_program_that_is_not_finite_is_no_other_requests_affair(
+    name: str, engine: Callable[[str], Any]
+) -> None:
+    """What stands beside it and what comes after it are bitwise what they are without it."""
+    model = engine(name)
+    random = Random(name)
+    for _ in range(EXAMPLES[name] // 10):
+        program = programs.draw(random)
+        wild = programs.draw(random, programs.NOT_FINITE)
+        beside_it = programs.on_vllm(model, PROMPTS, [program, wild, program])
+        without = programs.on_vllm(model, PROMPTS, [program, [], program])
+        for row in (0, 2):
+            assert beside_it[row].keys() == without[row].keys()
+            for key, expected in without[row].items():
+                assert torch.equal(beside_it[row][key], expected), (key, wild)

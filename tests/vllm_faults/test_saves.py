@@ -42,7 +42,7 @@ def test_a_saved_list_that_is_later_given_what_cannot_travel(model: Any) -> None
 def test_a_container_saved_above_is_refused_with_the_request_that_spoilt_it(model: Any) -> None:
     good = None
     with (
-        pytest.raises(RuntimeError, match="kept, a list, was saved but cannot be sent back"),
+        pytest.raises(RuntimeError, match="what was put into kept cannot be sent back"),
         model.trace() as tracer,
     ):
         kept = nnsight.save([None, None])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from tqdm.auto import tqdm
 from ..packaged import from_gguf
 from ..standardized import read_config
 from ..values import VALUES, Engine
+from . import rounding
 from .findings import Findings, examine
-from .verdict import Line, between, on_its_own
+from .verdict import ROUNDING, Line, between, on_its_own
 
 ENGINES: tuple[Engine, ...] = ("transformers", "vllm")
 PROMPT = "The Eiffel Tower is in the city of"
@@ -32,6 +35,8 @@ _TITLES = {
     "decoded": "the next token's own step",
     "support": "support() says what happens",
     "overwritten": "what was read stays as it was",
+    "untouched": "what an edit leaves alone stays",
+    "neighbours": "other requests are left alone",
 }
 
 
@@ -76,10 +81,10 @@ def check(
 
     Args:
         path: A hub id or a checkpoint's folder.
-        engines: Which; transformers goes first, whose classes vLLM may change.
+        engines: Which; transformers goes first, whose memory can be had back.
         prompt: A text, or token ids.
         device: Where transformers runs; vLLM knows for itself.
-        dtype: Of both. Below float32 two engines differ by its rounding.
+        dtype: Of both. Below float32 little can be told.
         family: A family to use in place of the checkpoint's own.
         both_ways: Whether each value is edited in both ways; otherwise in one.
         progress: Whether to show a bar.
@@ -95,10 +100,41 @@ def check(
             found.append(examine(model, ids, both_ways, bar.update))
         del model
         gc.collect()
-    lines = [line for own in found for line in on_its_own(own)]
+    narrow: torch.dtype = getattr(torch, dtype)
+    unit = torch.finfo(narrow).eps / torch.finfo(torch.float32).eps
+    lines = [line for own in found for line in on_its_own(own, ROUNDING * unit)]
     if len(found) == 2:
-        lines += between(found[1], found[0])
+        held = list(between(found[1], found[0]))
+        beyond = [line for line in held if not line.passed and math.isfinite(line.size)]
+        if beyond:
+            alone = _rounding(path, device, dtype, family, ids, found[0], beyond)
+            held = list(between(found[1], found[0], alone, rounding.TELLING[narrow]))
+        lines += held
     return found, lines
+
+
+def _rounding(
+    path: str,
+    device: str,
+    dtype: str,
+    family: str | None,
+    ids: Sequence[int],
+    found: Findings,
+    beyond: Sequence[Line],
+) -> dict[tuple[str, str], float]:
+    """How far rounding alone moves what lines compare; nothing where it cannot be measured."""
+    narrow = getattr(torch, dtype)
+    try:
+        # The experts' own kernels have no wider type.
+        model = load(
+            path, "transformers", device, dtype, 0, family=family, experts_implementation="eager"
+        )
+        model._module.to(rounding.WIDER[narrow])
+        return rounding.alone(model, ids, found, beyond, narrow)
+    except RuntimeError as error:  # there is no room, or an operation has no wider type
+        said = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+        warnings.warn(f"what rounding alone makes could not be measured: {said}", stacklevel=2)
+        return {}
 
 
 def _ids(path: str, text: str) -> list[int]:
@@ -131,8 +167,10 @@ def report(found: Sequence[Findings], lines: Sequence[Line]) -> Iterable[str]:
             yield _row(title, own, blocks)
     for line in lines:
         if not line.passed:
+            verdict = "FAILED" if line.told else "CANNOT BE TOLD"
             size = f"{line.size:.1e}, not {'above' if line.kind == 'effect' else 'below'}"
-            yield f"FAILED {line.kind} {line.key}: {line.note or f'{size} {line.limit:.0e}'}"
+            said = f"{size} {line.limit:.0e}{_alone(line)}"
+            yield f"{verdict} {line.kind} {line.key}: {line.note or said}"
 
 
 def _name(key: str) -> str:
@@ -142,9 +180,16 @@ def _name(key: str) -> str:
 def _row(title: str, lines: Sequence[Line], blocks: int) -> str:
     least = lines[0].kind == "effect"
     worst = (min if least else max)(lines, key=lambda line: line.size)
-    failed = sum(not line.passed for line in lines)
-    note = f"{failed} of {len(lines)} FAILED" if failed else f"all {len(lines)}"
-    return f"{title:34} {worst.size:9.1e}  {worst.key:32} {note}"
+    failed = sum(not line.passed and line.told for line in lines)
+    untold = sum(not line.told for line in lines)
+    counts = {f"{failed} of {len(lines)} FAILED": failed, f"{untold} CANNOT BE TOLD": untold}
+    note = ", ".join(said for said, count in counts.items() if count) or f"all {len(lines)}"
+    return f"{title:34} {worst.size:9.1e}  {worst.key:32} {note}{_alone(worst)}"
+
+
+def _alone(line: Line) -> str:
+    """What rounding alone makes of what a line compares, where it was measured."""
+    return "" if line.rounding is None else f"; rounding alone {line.rounding:.1e}"
 
 
 def _why(found: Sequence[Findings], name: str) -> str:
@@ -170,8 +215,8 @@ def run(
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if len(models) == 1:
         return _run_one(models[0], engines, prompt, device, dtype, family)
-    # A process each, forked from one that has imported both engines and run nothing. With it
-    # end an engine's memory, and what vLLM's backend does to transformers' classes.
+    # A process each, forked from one that has imported both engines and run nothing: with it
+    # ends an engine's memory.
     server = multiprocessing.get_context("forkserver")
     imported = {"transformers": "nnterp.transformer", "vllm": "vllm.entrypoints.llm"}
     server.set_forkserver_preload([__name__, *(imported[engine] for engine in engines)])
@@ -208,12 +253,16 @@ def _run_one(
     print(f"\n{path}: {', '.join(own.family for own in found)}; {dtype} on {where}")
     for text in report(found, lines):
         print(text)
-    wrong = sum(not line.passed for line in lines)
-    values = [line.size for line in lines if line.kind == "value"]
-    closest = f", values within {max(values):.1e}" if values else ""
+    wrong = sum(not line.passed and line.told for line in lines)
+    untold = sum(not line.told for line in lines)
+    counts = {f"{wrong} FAILED": wrong, f"{untold} CANNOT BE TOLD": untold}
+    verdict = ", ".join(said for said, count in counts.items() if count) or "holds"
+    values = [line for line in lines if line.kind == "value"]
+    furthest = max(values, key=lambda line: line.size, default=None)
+    closest = f", values within {furthest.size:.1e}{_alone(furthest)}" if furthest else ""
     print(
-        f"{path}: {f'{wrong} FAILED' if wrong else 'holds'} ({len(lines)} comparisons{closest}, "
+        f"{path}: {verdict} ({len(lines)} comparisons{closest}, "
         f"{time.perf_counter() - began:.0f} s)",
         flush=True,
     )
-    return int(wrong > 0)
+    return int(verdict != "holds")

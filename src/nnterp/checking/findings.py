@@ -30,6 +30,8 @@ class Findings:
         unsummed: The blocks whose output is not the sum of their input and what they add.
         misreported: Where `support()` is not what happens.
         overwritten: The values that changed after they were read.
+        moved: How far values move that edits leave alone, by the edit and the value.
+        disturbed: What other requests were served otherwise beside or after one that was edited.
     """
 
     engine: str
@@ -45,6 +47,8 @@ class Findings:
     unsummed: set[int] = field(default_factory=set)
     misreported: list[str] = field(default_factory=list)
     overwritten: list[str] = field(default_factory=list)
+    moved: dict[str, float] = field(default_factory=dict)
+    disturbed: list[str] = field(default_factory=list)
 
 
 def examine(
@@ -87,4 +91,6 @@ def examine(
         unsummed={index for index, block in enumerate(model.layers) if not block.sums},
         misreported=readings.refusals(model, prompt),
         overwritten=readings.overwritten(model, prompt) if not model.serving.live else [],
+        moved=readings.moved(model, prompt),
+        disturbed=readings.disturbed(model, prompt) if not model.serving.live else [],
     )

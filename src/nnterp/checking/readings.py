@@ -13,6 +13,7 @@ import nnsight
 import torch
 from torch import Tensor
 
+from ..compare import gap
 from ..values import VALUES, Value
 
 #: Values an edit of which the two engines can be compared on.
@@ -45,7 +46,10 @@ def served(model: Any) -> list[tuple[int, Value]]:
 
 
 def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
-    """Every value that the model serves, by ``name`` or ``block.name``, and a projection."""
+    """Every value that the model serves, by ``name`` or ``block.name``, and ``projected``.
+
+    That is the last stream, of every position, on the vocabulary.
+    """
     tokens, arguments = one_step(model, prompt)
     places = served(model)
     with torch.no_grad(), model.trace(tokens, **arguments):
@@ -56,7 +60,7 @@ def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
             seen[f"{index}.{value.name}"] = getattr(model.host_of(value, index), value.name)
         if f"{model.num_layers - 1}.layer_output" in seen:
             last = seen[f"{model.num_layers - 1}.layer_output"]
-            seen["projected"] = model.project_on_vocab(last[:, -1:])
+            seen["projected"] = model.project_on_vocab(last)
         seen["logits"] = model.logits[:, -1:]
         seen["next_token_probs"] = model.next_token_probs
     return {name: tensor.detach().cpu() for name, tensor in seen.items()}
@@ -131,6 +135,100 @@ def overwritten(model: Any, prompt: Sequence[int]) -> list[str]:
     return [name for name, tensor in kept.items() if not torch.equal(tensor, copies[name])]
 
 
+def moved(model: Any, prompt: Sequence[int]) -> dict[str, float]:
+    """How far values move that must not by one bit, by ``edit.block.name``.
+
+    None may where each value is replaced by its equal. Nor may anything before the last position
+    where each value is changed at the last position alone.
+    """
+    found: dict[str, float] = {}
+    clean = _through(model, prompt, "nothing")
+    for edit in ("equal", "in_place", "assigned"):
+        for key, tensor in _through(model, prompt, edit).items():
+            axis = VALUES[key.rpartition(".")[2]].token_axis
+            before = clean[key]
+            if edit != "equal":
+                if axis is None:
+                    continue
+                earlier = tensor.shape[axis] - 1
+                tensor, before = (one.narrow(axis, 0, earlier) for one in (tensor, before))
+            if not _same(tensor, before):
+                found[f"{edit}.{key}"] = gap(tensor, before)
+    return found
+
+
+def _through(model: Any, prompt: Sequence[int], edit: str) -> dict[str, Tensor]:
+    """Every value of a forward in which all that can be written were edited in one way."""
+    tokens, arguments = one_step(model, prompt)
+    support = model.support()
+    places = [
+        (index, value, value.name in EDITABLE and support[value.name].writable)
+        for index, value in served(model)
+    ]
+    with torch.no_grad(), model.trace(tokens, **arguments):
+        seen = nnsight.save({})
+        for index, value, written in places:
+            host = model.host_of(value, index)
+            if written and edit == "equal":
+                setattr(host, value.name, getattr(host, value.name).clone())
+            elif written and edit == "in_place":
+                getattr(host, value.name).movedim(value.token_axis, 0)[-1] *= 1.25
+            elif written and edit == "assigned":
+                changed = getattr(host, value.name).clone()
+                changed.movedim(value.token_axis, 0)[-1] *= 1.25
+                setattr(host, value.name, changed)
+            seen[f"{index}.{value.name}"] = getattr(host, value.name).clone()
+        if edit in ("nothing", "equal"):
+            seen["logits"] = model.logits[:, -1:].clone()
+    return {name: tensor.cpu() for name, tensor in seen.items()}
+
+
+def disturbed(model: Any, prompt: Sequence[int]) -> list[str]:
+    """What requests beside and after one full of what is not a number were served otherwise.
+
+    On vLLM, whose requests share a step, and blocks of a cache one after another.
+    """
+    found = []
+    alone = _beside(model, prompt, None)
+    for number in (float("nan"), float("inf")):
+        for when, rows in (
+            ("beside", _beside(model, prompt, number)),
+            ("after", _beside(model, prompt, None)),
+        ):
+            for row, expected in alone.items():
+                if when == "after" or row != "middle":
+                    same = all(map(_same, rows[row], expected))
+                    found += [] if same else [f"{row} {when} {number}"]
+                elif all(torch.isfinite(tensor).all() for tensor in rows[row]):
+                    found.append(f"the middle did not take {number}")
+    return found
+
+
+def _beside(
+    model: Any, prompt: Sequence[int], number: float | None
+) -> dict[str, tuple[Tensor, ...]]:
+    """What three requests of two steps make, of which the middle one may be given ``number``."""
+    half = len(prompt) // 2
+    prompts = {"first": prompt[:half], "middle": prompt, "last": prompt[half // 2 :]}
+    with model.trace(temperature=0.0, max_tokens=2, ignore_eos=True) as tracer:
+        seen = nnsight.save({})
+        for name, tokens in prompts.items():
+            with tracer.invoke(list(tokens)):
+                steps = []
+                for _ in tracer.iter[:2]:
+                    if name == "middle" and number is not None:
+                        model.token_embeddings[:] = number
+                    steps.append(model.logits)
+                seen[name] = tuple(steps)
+    return {name: tuple(own.cpu() for own in steps) for name, steps in seen.items()}
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(nan=0.5), other.nan_to_num(nan=0.5)) and torch.equal(
+        one.isnan(), other.isnan()
+    )
+
+
 def clean_logits(model: Any, prompt: Sequence[int]) -> Tensor:
     tokens, arguments = one_step(model, prompt)
     with torch.no_grad(), model.trace(tokens, **arguments):
@@ -191,8 +289,18 @@ def edits(
     for number, (layer, value) in enumerate(places):
         if both_ways or (number + layer) % 2 == 0:
             key = f"in_place.{layer}.{value.name}"
-            found[key] = edited_in_place(model, prompt, value.name, layer)
+            found[key] = edited(model, prompt, key)
         if both_ways or (number + layer) % 2:
-            found[f"assigned.{layer}.{value.name}"] = assigned(model, prompt, value.name, layer)
+            key = f"assigned.{layer}.{value.name}"
+            found[key] = edited(model, prompt, key)
         advance()
     return found
+
+
+def edited(model: Any, prompt: Sequence[int], key: str) -> Tensor:
+    """The logits after the edit that ``key`` names, as in `edits`."""
+    if key == "clean":
+        return clean_logits(model, prompt)
+    way, layer, name = key.split(".")
+    edit = {"in_place": edited_in_place, "assigned": assigned}[way]
+    return edit(model, prompt, name, int(layer))

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..families import module_name
+from ..measured import Measured, cell
+
 FILE = Path(__file__).with_name("families.md")
 
 _HEAD = """\
@@ -22,10 +25,12 @@ served* leaves out what holds for all: no router in a dense MLP, and no `expert_
 `expert_weights` on vLLM, whose kernel chooses the experts. *Verified* says on what: every value
 against transformers' own hidden states and attentions, every edit, the sum on every block; on
 both engines also each value, edit and decode step against the other, to 2e-05 of its largest
-magnitude but for what is named.
+magnitude, or what rounding alone makes of it, but for what is named. *Measured* is the worst
+difference, on each release and platform there was a run on: vLLM's from transformers, and
+transformers' between what a block's parts add and the difference it makes.
 
-| model_type | transformers | vLLM | not served | verified |
-|---|---|---|---|---|
+| model_type | transformers | vLLM | not served | verified | measured |
+|---|---|---|---|---|---|
 """
 
 
@@ -38,7 +43,7 @@ class Row:
         transformers: transformers' class.
         vllm: vLLM's class and what its blocks pass on, or why it is not there.
         missing: The values that an engine does not serve, and why.
-        verified: What it was held against, how closely, and where it differs.
+        verified: What it was held against, and where it differs by more than rounding.
     """
 
     name: str
@@ -48,13 +53,38 @@ class Row:
     verified: str
 
     def __str__(self) -> str:
-        cells = (self.name, self.transformers, self.vllm, self.missing, self.verified)
-        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+        cells = (self.name, self.transformers, self.vllm, self.missing, self.verified, "")
+        return _line(cells)
+
+
+def title(model_type: str, checkpoint: str) -> str:
+    """What a checkpoint's row is called: the ``model_type``, and what is special to it."""
+    special = checkpoint.removeprefix(module_name(model_type)).strip("_").replace("_", " ")
+    return f"`{model_type}`" + (f" ({special})" if special else "")
 
 
 def write(rows: Sequence[Row]) -> str:
-    """The table of ``rows``, as Markdown."""
+    """The table of ``rows``, as Markdown, with nothing measured."""
     return _HEAD + "".join(f"{row}\n" for row in rows)
+
+
+def with_measured(text: str, measured: Measured) -> str:
+    """The table ``text`` with what was ``measured`` of each of its checkpoints."""
+    cells = {
+        title(model_type, checkpoint): cell(engines)
+        for model_type, checkpoints in measured.items()
+        for checkpoint, engines in checkpoints.items()
+    }
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith("| `"):
+            name, *others, _ = line.removeprefix("| ").removesuffix(" |").split(" | ")
+            lines[at] = _line((name, *others, cells.get(name, "")))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def read() -> str:

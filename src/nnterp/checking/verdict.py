@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..compare import gap
@@ -11,7 +11,11 @@ from .findings import Findings
 #: How far two engines may be apart in float32, relative to a value's largest magnitude.
 CLOSE = 2e-5
 
-#: How far the sum of a block's parts may be from the difference it makes.
+#: How many times further than rounding alone moves a value: each engine rounds, so two of them
+#: differ by up to twice that, and the other's may be half as large again as those measured.
+BEYOND_ROUNDING = 3
+
+#: How far, in float32, the sum of a block's parts may be from the difference it makes.
 ROUNDING = 1e-6
 
 #: What an edit has to change the logits by, to be an edit.
@@ -24,12 +28,14 @@ class Line:
 
     Attributes:
         kind: ``value``, ``decoded``, ``edit``, ``effect``, ``identity``, ``stream``,
-            ``projection``, ``support`` or ``overwritten``.
+            ``projection``, ``support``, ``overwritten``, ``untouched`` or ``neighbours``.
         key: What, as in `Findings`.
         size: How far apart; for an effect, how large.
         limit: How far it may be; for an effect, how large it must be.
         passed: Whether it is.
         note: In words, where there is no size.
+        rounding: How far apart rounding alone makes it, where that was measured.
+        told: Whether it can be told; if not it has not passed.
     """
 
     kind: str
@@ -38,6 +44,8 @@ class Line:
     limit: float
     passed: bool
     note: str = ""
+    rounding: float | None = None
+    told: bool = True
 
 
 def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
@@ -64,9 +72,12 @@ def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
         before, after, *parts = [values[key] for key in needed]
         size = gap(sum(parts, before), after)
         moved = gap(before, after)
-        yield Line("identity", str(block), size, rounding, size < rounding and moved > rounding)
+        passed = size < rounding < moved
+        told = not (size < rounding and 0.0 < moved <= rounding)
+        note = "" if told else f"the block changes the stream by {moved:.0e}, which is rounding"
+        yield Line("identity", str(block), size, rounding, passed, note, told=told)
     if "projected" in found.values:
-        size = gap(found.values["projected"], found.values["logits"])
+        size = gap(found.values["projected"][:, -1:], found.values["logits"])
         yield Line("projection", "logits", size, rounding, size < rounding)
     for key, logits in found.edits.items():
         if key != "clean":
@@ -76,16 +87,41 @@ def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
         yield Line("support", wrong.split()[0], float("inf"), 0.0, False, wrong)
     for key in found.overwritten:
         yield Line("overwritten", key, float("inf"), 0.0, False, "changed after it was read")
+    for key, size in found.moved.items() or [("all", 0.0)]:
+        yield Line("untouched", key, size, 0.0, size == 0.0)
+    for key in found.disturbed:
+        yield Line("neighbours", key, float("inf"), 0.0, False, "served otherwise")
+    if found.engine == "vllm" and not found.disturbed:
+        yield Line("neighbours", "all", 0.0, 0.0, True)
 
 
-def between(found: Findings, expected: Findings, close: float = CLOSE) -> Iterator[Line]:
-    """What ``found`` must be according to another engine's findings."""
+def between(
+    found: Findings,
+    expected: Findings,
+    rounding: Mapping[tuple[str, str], float] | None = None,
+    telling: float = float("inf"),
+) -> Iterator[Line]:
+    """What ``found`` must be according to another engine's findings.
+
+    Args:
+        found: What is held.
+        expected: What it is held against.
+        rounding: How far rounding alone moves what a line compares, by kind and key, where it
+            was measured.
+        telling: How far it may, for the line to tell anything.
+    """
     pairs = (
         ("value", found.values, expected.values),
         ("edit", found.edits, expected.edits),
         ("decoded", found.decoded, expected.decoded),
     )
     for kind, own, others in pairs:
-        for key in own.keys() & others.keys() - {"projected"}:
+        for key in sorted(own.keys() & others.keys()):
             size = gap(own[key], others[key])
-            yield Line(kind, key, size, close, size < close)
+            alone = (rounding or {}).get((kind, key))
+            limit = max(CLOSE, BEYOND_ROUNDING * (alone or 0.0))
+            if alone is None or alone <= telling:
+                yield Line(kind, key, size, limit, size < limit, rounding=alone)
+            else:
+                note = f"{size:.1e}, and rounding alone makes {alone:.1e}"
+                yield Line(kind, key, size, limit, False, note, alone, told=False)

@@ -27,6 +27,16 @@ class Store(Protocol):
         """Have ``rows``, as they are now, at ``targets`` of ``into`` in the end."""
 
 
+class Nowhere(Store):
+    """For a process that reads along with others, and whose rows are not wanted."""
+
+    def make(self, count: int, rows: Tensor) -> Tensor:
+        return torch.empty(count, *rows.shape[1:], dtype=rows.dtype, device="meta")
+
+    def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
+        """Nothing."""
+
+
 class Gather:
     """What is collected of a set of prompts.
 

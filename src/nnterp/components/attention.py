@@ -24,9 +24,10 @@ from nnsight.intervention.source import Source, SourceEnvoy
 from torch import Tensor
 
 from .. import values
+from ..composed import Mapped
 from ..eproperty import StandardValue
 from ..errors import Unavailable
-from ..sites import Output, Reading
+from ..sites import Output, Reading, Site
 from .layer import Live
 
 INTERFACE = "attention_interface"
@@ -91,30 +92,42 @@ class EagerArgument:
 
     Attributes:
         called: The function, dots as underscores: nnsight's name without its number.
-        masked: Whether the mask is in the tensor as transformers writes it, the lowest
-            number of the dtype, which is served as -inf.
     """
 
     called: Literal["nn_functional_softmax", "F_softmax", "torch_matmul"]
-    masked: bool = False
 
     def location(self, host: Envoy) -> str:
         eager = last_call(host.source, INTERFACE).source
         return f"{last_call(eager, self.called).path}.input"
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        tensor = raw[0][0]
-        if not self.masked:
-            return Reading(tensor)
-        hidden = tensor <= torch.finfo(tensor.dtype).min / 2
-        return Reading(tensor.masked_fill(hidden, float("-inf")), fresh=True)
+        return Reading(raw[0][0])
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        if self.masked:
-            # A row without a key, as padding has, must stay finite through the softmax.
-            tensor = tensor.clamp(min=torch.finfo(tensor.dtype).min)
         args, kwargs = raw
         return ((tensor, *args[1:]), kwargs)
+
+
+@dataclass(frozen=True)
+class Masked(Mapped):
+    """Scores that a mask is in, as a very low number: -inf where a key is not seen.
+
+    Attributes:
+        site: Where they enter their softmax.
+        below: What is no score but a key that is not seen; by default half the lowest number
+            of the dtype.
+    """
+
+    site: Site
+    below: float | None = None
+
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
+        below = torch.finfo(tensor.dtype).min / 2 if self.below is None else self.below
+        return tensor.masked_fill(tensor < below, float("-inf"))
+
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
+        # A row without a key, as padding has, must stay finite through the softmax.
+        return value.clamp(min=torch.finfo(value.dtype).min)
 
 
 class Attention(Live):
@@ -124,7 +137,7 @@ class Attention(Live):
     attention_keys = StandardValue(values.ATTENTION_KEYS, InterfaceArgument(KEY))
     attention_values = StandardValue(values.ATTENTION_VALUES, InterfaceArgument(VALUE))
     attention_scores = StandardValue(
-        values.ATTENTION_SCORES, EagerArgument("nn_functional_softmax", masked=True)
+        values.ATTENTION_SCORES, Masked(EagerArgument("nn_functional_softmax"))
     )
     attention_probabilities = StandardValue(
         values.ATTENTION_PROBABILITIES, EagerArgument("torch_matmul")

@@ -14,17 +14,17 @@ from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
 from .. import values
-from ..composed import Joined
+from ..composed import Joined, Mapped
 from ..eproperty import StandardValue
 from ..sites import Reading, Site
-from .attention import Attention, EagerArgument
+from .attention import Attention, EagerArgument, Masked
 
 
 @dataclass(frozen=True)
 class Discount:
     """What each row of a pattern keeps of its weight, told from its scores."""
 
-    scores: EagerArgument
+    scores: Site
 
     def location(self, host: Envoy) -> str:
         return self.scores.location(host)
@@ -47,24 +47,20 @@ class Discounted(Joined):
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A pattern whose rows keep a known ``part`` of their weight."""
+class Kept(Mapped):
+    """A pattern, whole at ``site``, whose rows keep a known ``part`` of their weight."""
 
     part: Tensor
-    whole: Site
+    site: Site
 
-    def location(self, host: Envoy) -> str:
-        return self.whole.location(host)
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
+        return tensor * self.part.to(tensor.dtype)
 
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        whole = self.whole.read(host, raw).tensor
-        return Reading(whole * self.part.to(whole.dtype), fresh=True)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self.whole.write(host, raw, tensor / self.part.to(tensor.dtype))
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
+        return value / self.part.to(value.dtype)
 
 
-_SCORES = EagerArgument("F_softmax", masked=True)
+_SCORES = Masked(EagerArgument("F_softmax"))
 
 
 class DiscountedAttention(Attention):

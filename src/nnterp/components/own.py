@@ -17,10 +17,10 @@ from nnsight.intervention.source import Source, SourceEnvoy
 from torch import Tensor
 
 from .. import values
-from ..composed import Elsewhere, Joined
+from ..composed import Elsewhere, Joined, Mapped
 from ..eproperty import StandardValue
 from ..sites import FirstArgument, Nowhere, Output, Reading, Site
-from .attention import last_call
+from .attention import Masked, last_call
 from .layer import Live
 
 #: The axes of a tensor that already has those of queries, keys and values.
@@ -128,33 +128,33 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """What the softmax is called with, -inf where a key is not seen.
+class Operand:
+    """What an operation of the forward is called with first.
 
     Attributes:
-        called: The softmax, dots as underscores, or the variable that is bound to the scores.
+        called: What is called, dots as underscores.
         inside: The function of the forward that it is in, if not in the forward itself.
         which: Which one of that name, the last by default.
-        masked_below: What is no score but a key that is not seen.
     """
 
     called: str
     inside: str | None = None
     which: int = -1
-    masked_below: float = -9e3
 
     def location(self, host: Envoy) -> str:
         return f"{_operation(host, self.called, self.inside, self.which).path}.input"
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        tensor = raw[0][0]
-        hidden = tensor < self.masked_below
-        return Reading(tensor.masked_fill(hidden, float("-inf")), fresh=True)
+        return Reading(raw[0][0])
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         args, kwargs = raw
-        # A row without a key, as padding has, must stay finite through the softmax.
-        return ((tensor.clamp(min=torch.finfo(tensor.dtype).min), *args[1:]), kwargs)
+        return ((tensor, *args[1:]), kwargs)
+
+
+def scores(called: str, inside: str | None = None, which: int = -1, below: float = -9e3) -> Masked:
+    """The scores that the softmax ``called`` is handed; see `Operand` and `Masked`."""
+    return Masked(Operand(called, inside, which), below)
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,9 @@ class Relative(Joined):
 
 
 @dataclass(frozen=True)
-class _FromQuery:
+class _FromQuery(Mapped):
     bias: Tensor
-    scores: Site
-
-    def location(self, host: Envoy) -> str:
-        return self.scores.location(host)
+    site: Site
 
     def _own(self, like: Tensor) -> Tensor:
         """The bias of each query's own position."""
@@ -183,12 +180,11 @@ class _FromQuery:
         own = self.bias.reshape(-1, heads, keys)[:, :, keys - queries :, None]
         return own.expand(batch, -1, -1, keys).to(like)
 
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        scores = self.scores.read(host, raw).tensor
-        return Reading(scores - self._own(scores), fresh=True)
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
+        return tensor - self._own(tensor)
 
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self.scores.write(host, raw, tensor + self._own(tensor))
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
+        return value + self._own(value)
 
 
 @dataclass(frozen=True)
@@ -338,7 +334,7 @@ def in_function(name: str) -> dict[str, Site]:
         "attention_queries": Passed(name, 0),
         "attention_keys": Passed(name, 1),
         "attention_values": Passed(name, 2),
-        "attention_scores": Scores("nn_functional_softmax", inside=name),
+        "attention_scores": scores("nn_functional_softmax", inside=name),
         "attention_probabilities": Bound("attn_weights", inside=name),
         "attention_head_outputs": IntoProjection("out_proj"),
     }

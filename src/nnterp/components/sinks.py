@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..composed import Joined
 from ..sites import Reading
-from .attention import INTERFACE, EagerArgument, last_call
+from .attention import INTERFACE, EagerArgument, Masked, last_call
 
-_SOFTMAX = EagerArgument("F_softmax", masked=True)
+_SOFTMAX = Masked(EagerArgument("F_softmax"))
 
 
 @dataclass(frozen=True)

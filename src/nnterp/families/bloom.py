@@ -7,7 +7,7 @@ add. ``attention_scores`` count ALiBi's distances from the query.
 from nnsight.intervention.envoy import Envoy
 
 from ..components import Layer, Mlp
-from ..components.own import Bound, IntoProjection, OwnAttention, Relative, Scores
+from ..components.own import Bound, IntoProjection, OwnAttention, Relative, scores
 from ..sites import Argument, Output
 from . import llama
 
@@ -48,7 +48,7 @@ ENVOYS = llama.ENVOYS | {
         attention_queries=Bound("self__reshape", 0),
         attention_keys=Bound("self__reshape", 1),
         attention_values=Bound("self__reshape", 2),
-        attention_scores=Relative(Argument("alibi"), Scores("F_softmax")),
+        attention_scores=Relative(Argument("alibi"), scores("F_softmax")),
         attention_probabilities=Bound("attention_probs"),
         attention_head_outputs=IntoProjection("dense"),
         attention_output=Output(of="dense"),

@@ -1,13 +1,13 @@
 """CodeGen: GPT-J with queries, values and keys fused in four shards."""
 
-from ..components.own import OwnAttention, Scores, in_function
+from ..components.own import OwnAttention, in_function, scores
 from . import llama
 from .gpt2 import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 
 #: Products, masked, scaled; which makes the number of the mask smaller too.
-SCORES = Scores("attn_weights", inside="self__attn", which=2, masked_below=-2e3)
+SCORES = scores("attn_weights", inside="self__attn", which=2, below=-2e3)
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": OwnAttention.placed(

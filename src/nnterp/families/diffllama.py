@@ -6,7 +6,7 @@ half of the values.
 """
 
 from ..components import Attention
-from ..components.attention import EagerArgument
+from ..components.attention import EagerArgument, Masked
 from ..components.own import Bound, Kept
 from ..composed import ReadOnly
 from . import llama
@@ -30,7 +30,7 @@ ENVOYS = llama.ENVOYS | {
         attention_queries=ROTATED_QUERIES,
         attention_keys=ROTATED_KEYS,
         attention_values=Kept(Bound("value_states", which=0), ROTATED_KEYS),
-        attention_scores=ReadOnly(EagerArgument("nn_functional_softmax", masked=True), TWICE),
+        attention_scores=ReadOnly(Masked(EagerArgument("nn_functional_softmax")), TWICE),
         attention_probabilities=ReadOnly(EagerArgument("torch_matmul"), TWICE),
         attention_head_outputs=Bound("attn_output", which=2),
     ),

@@ -15,7 +15,7 @@ from ..components.own import (
     Kept,
     OwnAttention,
     Repeated,
-    Scores,
+    scores,
 )
 from ..composed import Copied
 from ..sites import Output, Site
@@ -51,7 +51,7 @@ ENVOYS = llama.ENVOYS | {
         attention_queries=where(0, ROTATED_QUERIES),
         attention_keys=Repeated(where(1, ROTATED_KEYS), repeats),
         attention_values=Kept(where(2, Bound("value_layer")), where(2, ROTATED_KEYS), 1, repeats),
-        attention_scores=ByConfig("alibi", Scores(SOFTMAX), Scores(SOFTMAX, which=0)),
+        attention_scores=ByConfig("alibi", scores(SOFTMAX), scores(SOFTMAX, which=0)),
         attention_probabilities=ByConfig("alibi", Bound(SOFTMAX), Bound(SOFTMAX, which=0)),
         attention_head_outputs=IntoProjection("dense"),
     ),

@@ -4,7 +4,7 @@
 """
 
 from ..components import Mlp
-from ..components.own import Bound, IntoProjection, OwnAttention, Relative, Scores
+from ..components.own import Bound, IntoProjection, OwnAttention, Relative, scores
 from ..sites import Output
 from . import llama
 
@@ -24,7 +24,7 @@ ENVOYS = llama.ENVOYS | {
         attention_keys=Bound("key_states"),
         attention_values=Bound("value_states"),
         attention_scores=Relative(
-            Bound("position_bias", axes=(0, 1, 2)), Scores("nn_functional_softmax")
+            Bound("position_bias", axes=(0, 1, 2)), scores("nn_functional_softmax")
         ),
         attention_probabilities=Bound("attn_weights"),
         attention_head_outputs=IntoProjection("out_proj"),

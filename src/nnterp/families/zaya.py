@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..components import Attention, Mlp
 from ..components.flat import Unflattened
+from ..composed import Mapped
 from ..sites import Argument, Output, Reading, Site, relative
 from . import llama
 from .doge import WeighingLayer
@@ -21,24 +22,19 @@ __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Weighed(Mapped):
     """A value whose features ``by`` shifts and weighs before it adds them."""
 
     site: Site
     by: str
 
-    def location(self, host: Envoy) -> str:
-        return self.site.location(host)
-
-    def read(self, host: Envoy, raw: Any) -> Reading:
+    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
         adding: Any = relative(host, self.by)._module
-        shifted = self.site.read(host, raw).tensor + adding.hidden_states_bias
-        return Reading(shifted * adding.hidden_states_scale, fresh=True)
+        return (tensor + adding.hidden_states_bias) * adding.hidden_states_scale
 
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
+    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
         adding: Any = relative(host, self.by)._module
-        shifted = tensor / adding.hidden_states_scale
-        return self.site.write(host, raw, shifted - adding.hidden_states_bias)
+        return value / adding.hidden_states_scale - adding.hidden_states_bias
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,58 @@
-"""Which prompts of a `collect` run with an adapter, and which together.
+"""LoRA adapters under the calls that a block makes itself.
 
-vLLM's CPU engine gives a request without an adapter the weights of one that another request
-of the step has: so the ones without run apart from the ones with.
+vLLM applies adapters to all rows of a step at once, by a table of which adapter each row is for.
+A block that calls a module brings rows that are none of the step's: meanwhile the table is of
+these rows, all of them for the request's own adapter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+from vllm.lora.layers import LoRAMapping
 
-def of_each(lora_request: Any, prompts: int) -> list[Any]:
-    """The adapter of each prompt, or None.
+from ..errors import Unavailable
+
+
+class Adapters:
+    """The adapters of an engine.
 
     Args:
-        lora_request: One for all, or a list of one or None for each.
-        prompts: How many there are.
+        manager: vLLM's, which holds the table.
+        at_once: The rows that its table has room for.
 
-    Raises:
-        ValueError: The list is of another length.
+    Attributes:
+        at_once: The same.
     """
-    if not isinstance(lora_request, (list, tuple)):
-        return [lora_request] * prompts
-    if len(lora_request) != prompts:
-        raise ValueError(f"there are {len(lora_request)} lora_requests for {prompts} prompts")
-    return list(lora_request)
 
+    def __init__(self, manager: Any, at_once: int) -> None:
+        self._manager = manager
+        self.at_once = at_once
 
-def batches(adapters: Sequence[Any], at_once: int) -> Iterator[list[int]]:
-    """The prompts to run together, ``at_once`` of them at most, by index."""
-    for with_one in (False, True):
-        alike = [i for i, adapter in enumerate(adapters) if (adapter is not None) == with_one]
-        for start in range(0, len(alike), at_once):
-            yield alike[start : start + at_once]
+    @contextlib.contextmanager
+    def on_rows(self, count: int, adapter: int) -> Iterator[None]:
+        """Have modules apply ``adapter``, 0 for none, to each of the ``count`` rows they are given.
+
+        Raises:
+            ValueError: These are more rows than the engine has in a step.
+            Unavailable: The request has not been in a step, whose start loads its adapter.
+        """
+        if count > self.at_once:
+            raise ValueError(
+                f"{count} rows are more than the {self.at_once} that an engine with adapters takes "
+                "at once; call the module on a part of them at a time"
+            )
+        if adapter and adapter not in self._manager.lora_index_to_id:
+            raise Unavailable(
+                "the request's adapter is not loaded yet; read a value first, and call modules then"
+            )
+        of_step = self._manager._last_mapping
+        own = (adapter,) * count
+        self._manager.set_adapter_mapping(LoRAMapping(own, own, is_prefill=True))
+        try:
+            yield
+        finally:
+            if of_step is not None:
+                self._manager.set_adapter_mapping(of_step)

@@ -126,10 +126,10 @@ class Attention(Rows):
         return self._head_counts()[1]
 
     def _head_counts(self) -> tuple[int, int]:
-        kernel = self.get(KERNEL)._module
+        kernel = self.get(KERNEL)
         fragments = self.interleaver.fragments
         if fragments is None or not fragments.enabled:
-            return kernel.num_heads, kernel.num_kv_heads
+            return kernel._module.num_heads, kernel._module.num_kv_heads
         return fragments.whole_heads(kernel)
 
     @property

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import CodeType
 from typing import Any, ClassVar
 
@@ -27,8 +26,9 @@ import nnterp
 
 from ..steps import end_loop
 from ..visit import Visit
-from .rows import PrivateRows, RefusedSplice, Step
+from .rows import Handed, PrivateRows, RefusedSplice, RowBatcher, Step
 from .saved import Saved
+from .surroundings import Surroundings
 from .thread_state import Turn, state
 
 
@@ -59,17 +59,22 @@ class RequestBlock(Mediator):
         cached_tokens: How many of the request's tokens this step does not run.
         steps: How many steps the request has been in.
         edited: Whether the block has changed anything the cache may hold.
+        adapter: The LoRA adapter its request is for, by vLLM's number, or 0.
         saved: What it has saved.
+        surroundings: The objects around it, as they arrived; none for an installed edit, whose
+            requests share them.
     """
 
     file = "<block>"
     cached_tokens = 0
     steps = 0
     edited = False
+    adapter = 0
     transform: Any
     pending: Any
     iteration: int | None
     own_random: list[torch.Tensor] | None = None
+    surroundings = Surroundings({})
 
     #: Whether a request of this step draws its token from the thread's own generators.
     #: Only then must a block's draws be kept from them, which costs each wait some copies.
@@ -99,25 +104,23 @@ class RequestBlock(Mediator):
             raise BlockEnded(f"{type(error).__name__}: {error}") from error
 
     def flush(self) -> None:
-        """Put the open visit's edits into the model; for one that was only read, do nothing."""
-        visit: Any = self.transform
-        if type(visit) is not Visit:
+        """Put the edits of what the block has open into the model; of a mere read, nothing."""
+        held: Any = self.transform
+        if isinstance(held, (Visit, Handed)) and not held.edited():
+            self.transform = None
+        else:
             super().flush()
-            return
-        self.transform = None
-        if visit.edited():
-            swap = Pending(Event.SWAP, visit.location, visit.occurrence, visit.fn())
-            getcurrent().parent.switch(swap)
 
     def switch(self, *args: Any) -> Any:
-        """Run the block to its next wait, in its own thread state and not in the forward's."""
+        """Run the block to its next wait, which is given back."""
         return self._take_turn(super().switch, *args)
 
     def end_loop(self) -> None:
         """End the loop over steps that the block waits in, if it does, its request being over."""
-        end_loop(self, partial(self._take_turn, self._refuse))
+        end_loop(self, self._refuse)
 
-    def _take_turn(self, resume: Callable[..., Any], *args: Any) -> Any:
+    def _take_turn(self, run: Callable[..., Any], *args: Any) -> Any:
+        """``run`` the block on, in its own thread state and not in the forward's."""
         if self.guard_random:
             random = _random_state()
             if self.own_random is not None:
@@ -125,7 +128,7 @@ class RequestBlock(Mediator):
         outer = self.interleaver.outer
         self.turn.begin(state() if outer is None else outer)
         try:
-            return resume(*args)
+            return _in_a_shared_step(run(*args))
         finally:
             self.turn.end()
             if self.guard_random:
@@ -133,26 +136,49 @@ class RequestBlock(Mediator):
                 _set_random_state(random)
 
     def handle(self, provider: str, value: Any) -> Any:
-        pending = self.pending
-        if pending is None or pending.provider != provider:
-            return value
-        if isinstance(pending.value, PrivateRows):
-            # A standard value takes its request's rows out of the step's for itself.
+        """Answer what the block asks of this visit of ``provider``; what the model goes on with."""
+        occurrence = self.occurrence(provider)
+        while (
+            (pending := self.pending) is not None
+            and pending.provider == provider
+            and pending.iteration == occurrence
+        ):
             if self.iteration:
                 self.iteration = None
-            self.pending = pending = self.switch(Step(value, self))
-            if pending is None or pending.provider != provider:
-                return value
-        kept = value
+            if pending.event is Event.VALUE:
+                self._hand_over(pending, value)
+            else:
+                value = self._put_back(pending, value)
+        return value
+
+    def _hand_over(self, pending: Pending, content: Any) -> None:
+        """Give the block its own part of ``content``."""
+        if isinstance(pending.value, PrivateRows):
+            # A standard value takes its request's rows out of the step's for itself.
+            self.pending = self.switch(Step(content, self))
+            return
+        handed = Handed(
+            pending.provider, pending.iteration, self.batcher, content, self.batch_group
+        )
+        self.transform = handed
+        self.pending = self.switch(handed.private)
+
+    def _put_back(self, pending: Pending, content: Any) -> Any:
+        """``content`` with what the block swaps in for its own part of it."""
+        # Logits and samples end in a token, which the request keeps; nothing else does.
+        self.edited |= not pending.provider.endswith((".logits", ".samples"))
         try:
-            value = super().handle(provider, value)
-            # Logits and samples end in a token, which the request keeps; nothing else does.
-            if value is not kept and provider.endswith((".input", ".output")):
-                self.edited = True
-            return value
+            content = self.batcher.widen(content, self.batch_group, pending.value)
         except RefusedSplice as refused:
-            self.pending = self._refuse(ValueError(f"{provider} {refused}"))
-            return self.handle(provider, refused.full)
+            self.pending = self._refuse(ValueError(f"{pending.provider} {refused}"))
+        else:
+            self.pending = self.switch()
+        return content
+
+    @property
+    def batcher(self) -> RowBatcher:
+        """What cuts this request's rows out of a step."""
+        return self.interleaver.batcher
 
     def _refuse(self, error: BaseException) -> Any:
         """Raise ``error`` where the block is waiting; what it waits for next."""
@@ -160,7 +186,7 @@ class RequestBlock(Mediator):
         assert worker is not None
         worker.parent = getcurrent()
         try:
-            return worker.throw(error)
+            return self._take_turn(worker.throw, error)
         except BaseException as raised:
             if not hasattr(raised, "__intervention_tb__"):
                 raised.__intervention_tb__ = raised.__traceback__  # type: ignore[attr-defined]
@@ -176,6 +202,14 @@ class RequestBlock(Mediator):
             self.exception = raised
         if self.alive:
             self._refuse(GreenletExit())
+
+
+def _in_a_shared_step(pending: Any) -> Any:
+    """What a block waits for; a skip as the swap it comes to where other requests need the call."""
+    if pending is None or pending.event is not Event.SKIP:
+        return pending
+    output = f"{pending.provider.removesuffix('.skip')}.output"
+    return pending._replace(event=Event.SWAP, provider=output)
 
 
 def _generators() -> list[torch.Generator]:

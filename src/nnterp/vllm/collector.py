@@ -15,13 +15,12 @@ from nnsight.intervention.errors import capture_exception
 from nnsight.util import apply
 from torch import Tensor
 
-from ..collecting.gather import Gather
+from ..collecting.gather import Gather, Nowhere
 from ..collecting.selections import Apply, Picked, Selection, Span
 from ..composed import Joined
 from ..names import Place
 from ..serving import StandardEnvoy
 from ..sites import Site
-from .parcels import Address
 from .rows import RowBatcher, batched, outside_inference_mode
 from .store import CallersStore
 
@@ -43,8 +42,7 @@ class Collector:
         model: The worker's tree.
         wanted: The selection at each place.
         lengths: The tokens of each prompt.
-        caller: The process the results go to.
-        sees_gpu: Whether that process can be let into a GPU's memory.
+        store: Where the rows go; nowhere on a rank that only takes part in the reading.
     """
 
     def __init__(
@@ -52,14 +50,14 @@ class Collector:
         model: Any,
         wanted: Mapping[Place, Selection],
         lengths: Sequence[int],
-        caller: Address,
-        sees_gpu: bool,
+        store: CallersStore | None,
     ) -> None:
         self.lengths = lengths
         self.error: dict[str, Any] | None = None
         self._batcher: RowBatcher = model.interleaver.batcher
-        self._store = CallersStore(caller, sees_gpu)
-        self._gather = Gather(wanted, self._store)
+        self._has_adapters = model.interleaver.adapters is not None
+        self._store = store
+        self._gather = Gather(wanted, store or Nowhere())
         self._sources: dict[str, list[_Source]] = {}
         #: What the step had of values that come in two parts, when the earlier came by.
         self._parts: dict[Place, Tensor] = {}
@@ -99,12 +97,21 @@ class Collector:
             self._parts[place] = site.read(host, content).tensor.clone()
             return
         part = self._parts.pop(place) if isinstance(site, Joined) else None
+        # Where modules apply adapters they do to the step's rows, all of them, and a value may
+        # take a module's call; none that has a row and a column a token does.
+        axis = value.token_axis if self._has_adapters and "key" not in value.axes else None
 
         def here(narrow: Callable[[Tensor], Tensor]) -> Site:
             return site if part is None else site.given(narrow(part))
 
+        def of_step() -> Tensor:
+            with outside_inference_mode():
+                return batched(here(lambda rows: rows).read(host, content).tensor, value, host)
+
         def whole(span: Span) -> Tensor:
             group = [span.start, span.length]
+            if axis is not None:
+                return of_step().narrow(axis, *group).clone()
             own = self._batcher.narrow(content, group)
             with outside_inference_mode():
                 reading = here(lambda rows: self._batcher.narrow(rows, group)).read(host, own)
@@ -112,6 +119,8 @@ class Collector:
             return batched(tensor, value, host)
 
         def picked(rows: Picked) -> Tensor:
+            if axis is not None:
+                return rows.take(of_step(), axis)[0].movedim(axis - 1, 0)
             narrow = partial(self._rows, rows=rows)
             own = apply(content, narrow, Tensor)
             taken = batched(here(narrow).read(host, own).tensor, value, host)
@@ -128,6 +137,8 @@ class Collector:
 
     def finish(self, keep: bool) -> bytes | None:
         """The results and the error for the caller's process; or nothing, letting go of them."""
+        if self._store is None:
+            return None
         try:
             self._store.settle()
         except Exception as error:  # on the way to the host

@@ -9,13 +9,31 @@ sent to the blocks that turn out to wait for it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nnsight.modeling.vllm.engines.engine import NNsightLLMEngine, attach, merge_collected
+from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from .payload import BLOCK_KEY, EDITS_KEY
+from .payload import has_block
+
+
+def salted(prompt: Any) -> Any:
+    """``prompt`` with a salt of its own, so that its request shares no cached keys and values.
+
+    Those of an edited request are not what its tokens alone would make.
+    """
+    salt = uuid.uuid4().hex
+    if isinstance(prompt, EngineCoreRequest):
+        prompt.cache_salt = salt
+        return prompt
+    if isinstance(prompt, str):
+        return {"prompt": prompt, "cache_salt": salt}
+    if not isinstance(prompt, Mapping):
+        return {"prompt_token_ids": prompt, "cache_salt": salt}
+    return {**prompt, "cache_salt": salt}
 
 
 class StandardizedEngine(NNsightLLMEngine):
@@ -40,9 +58,11 @@ class StandardizedEngine(NNsightLLMEngine):
         engine.advance = None
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kw: Any) -> str:
+        ours = has_block(params)
+        if ours or self.edits:
+            prompt = salted(prompt)
         added = super().add_request(request_id, prompt, params, *args, **kw)
-        extra = getattr(params, "extra_args", None) or {}
-        if BLOCK_KEY in extra or EDITS_KEY in extra:
+        if ours:
             self.with_block.add(request_id)
         return added
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from nnsight.intervention.envoy import Envoy
 from nnsight.modeling.vllm.fragments import VLLMFragments
 from nnsight.util import apply
 from vllm.distributed import (
@@ -27,30 +28,39 @@ class HeadFragments(VLLMFragments):
     """nnsight's record of what is one rank's piece, with attention's heads in it.
 
     Args:
-        kv_heads: The key and value heads of a block, over all ranks. Where they are fewer
-            than the ranks, vLLM gives several ranks the same one.
+        kv_heads: The key and value heads over all ranks, of blocks whose attention does not say
+            how many it has. Where they are fewer than the ranks, vLLM gives several ranks the
+            same one.
     """
 
     def __init__(self, kv_heads: int) -> None:
         super().__init__()
         self._kv_heads = kv_heads
-        self._kernels: set[str] = set()
+        #: For what enters and leaves each kernel, how many ranks have the same key heads.
+        self._kernels: dict[str, int] = {}
         #: Those that take latents, which every rank has whole.
         self._latent: set[str] = set()
 
     def instrument(self, envoy: Any) -> None:
         super().instrument(envoy)
-        kernel = isinstance(envoy._module, (Attention, MLAAttention))
-        if kernel and get_tensor_model_parallel_world_size() > 1:
-            self._kernels |= {f"{envoy.path}.input", f"{envoy.path}.output"}
-            if isinstance(envoy._module, MLAAttention):
+        kernel = envoy._module
+        ranks = get_tensor_model_parallel_world_size()
+        if isinstance(kernel, (Attention, MLAAttention)) and ranks > 1:
+            around = None if envoy.parent is None else envoy.parent._module
+            # Where blocks differ, each attention knows how many it has.
+            total = getattr(around, "total_num_kv_heads", self._kv_heads)
+            copies = max(1, ranks * kernel.num_kv_heads // total)
+            self._kernels |= {f"{envoy.path}.input": copies, f"{envoy.path}.output": copies}
+            if isinstance(kernel, MLAAttention):
                 self._latent.add(f"{envoy.path}.input")
             self.enabled = True
 
-    def whole_heads(self, kernel: Attention | MLAAttention) -> tuple[int, int]:
-        """The query heads and the key and value heads of ``kernel``'s block, over all ranks."""
+    def whole_heads(self, kernel: Envoy) -> tuple[int, int]:
+        """The query heads and the key and value heads of a kernel's block, over all ranks."""
         ranks = get_tensor_model_parallel_world_size()
-        return kernel.num_heads * ranks, max(1, min(self._kv_heads, kernel.num_kv_heads * ranks))
+        own: Any = kernel._module
+        copies = self._kernels[f"{kernel.path}.input"]
+        return own.num_heads * ranks, own.num_kv_heads * ranks // copies
 
     def fragmented(self, location: str) -> bool:
         return location in self._kernels or super().fragmented(location)
@@ -75,7 +85,7 @@ class HeadFragments(VLLMFragments):
         if location in self._latent:
             queries = change(query.flatten(1), 1).unflatten(1, (-1, query.shape[-1]))
             return (queries, *keys_and_values), kwargs
-        copies = max(1, get_tensor_model_parallel_world_size() // self._kv_heads)
+        copies = self._kernels[location]
         shared = apply(keys_and_values, lambda tensor: change(tensor, copies), torch.Tensor)
         return (change(query, 1), *shared), kwargs
 

@@ -144,7 +144,7 @@ class LatentAttention(Rows):
         fragments = self.interleaver.fragments
         if fragments is None or not fragments.enabled:
             return self.kernel.num_heads
-        return fragments.whole_heads(self.kernel)[0]
+        return fragments.whole_heads(self.get(KERNEL))[0]
 
     @property
     def num_kv_heads(self) -> int:
@@ -163,7 +163,8 @@ class LatentAttention(Rows):
 
     def expanded(self, latents: Tensor) -> Tensor:
         """What every head makes of ``latents``, its keys' own features before its values."""
-        projection = self.kernel.kv_b_proj
+        # Inside the kernel no adapter is applied to it.
+        projection = getattr(self.kernel.kv_b_proj, "base_layer", self.kernel.kv_b_proj)
         # Past the module's call, which is the forward's own and a location of its own.
         rows = type(projection).forward(projection, latents)[0]
         if self.num_heads != self.kernel.num_heads:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-#: Where memory is a file.
-SHARED_MEMORY = "/dev/shm"
+from . import shared_files
 
 #: Tensors from this size on are used where they arrived instead of copied out.
 _IN_PLACE_FROM = 1 << 20
@@ -59,8 +57,12 @@ class InFile(NamedTuple):
     order: list[int]
 
     @classmethod
-    def write(cls, tensors: Sequence[Tensor]) -> InFile:
-        """Raises OSError if nowhere has room."""
+    def write(cls, tensors: Sequence[Tensor], reader: int) -> InFile:
+        """``tensors`` for the process ``reader``.
+
+        Raises:
+            OSError: Nowhere has room.
+        """
         grouped: dict[Any, list[int]] = {}
         for number, tensor in enumerate(tensors):
             # A large one has a run to itself, so as to keep alive no other.
@@ -72,7 +74,7 @@ class InFile(NamedTuple):
             start = -(-end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
             end = start + sum(tensors[number].nbytes for number in members)
             runs.append(_Run(start, end - start, dtype, [tensors[n].shape for n in members]))
-        path, memory = new_file(end)
+        path, memory = shared_files.create(end, reader)
         for run, members in zip(runs, grouped.values(), strict=True):
             if run.nbytes:
                 into = memory[run.start : run.start + run.nbytes].view(run.dtype)
@@ -180,32 +182,6 @@ def land(tensors: Sequence[Tensor]) -> list[Tensor]:
     return landed
 
 
-def new_file(nbytes: int) -> tuple[str, Tensor]:
-    """A new file of shared memory, and its bytes.
-
-    Raises:
-        OSError: Nowhere has room.
-    """
-    size = max(nbytes, 1)  # a mapping cannot be empty
-    folder = _folder_for(size)
-    with tempfile.NamedTemporaryFile(prefix="nnterp-", dir=folder, delete=False) as file:
-        file.truncate(size)
-        return file.name, torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=torch.uint8)
-
-
 def run_of(tensor: Tensor) -> _Run:
     """A run of one tensor, at the start of its file."""
     return _Run(0, tensor.nbytes, tensor.dtype, [tensor.shape])
-
-
-def _folder_for(nbytes: int) -> str:
-    """A folder of memory, or failing that of disk, with room for ``nbytes``."""
-    for folder in (SHARED_MEMORY, tempfile.gettempdir()):
-        if os.path.isdir(folder):
-            room = os.statvfs(folder)
-            if room.f_bavail * room.f_frsize > nbytes:
-                return folder
-    raise OSError(
-        f"{nbytes / 1e9:.1f} GB of saved values have no room in {SHARED_MEMORY} or "
-        f"{tempfile.gettempdir()}; save less in one trace, or set TMPDIR to a larger folder"
-    )

@@ -9,7 +9,7 @@ import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -22,7 +22,7 @@ from nnsight.modeling.vllm.envoys import parallel_envoys
 from nnsight.modeling.vllm.vllm import VLLM
 from torch import Tensor, nn
 
-from .. import known_wrong, values
+from .. import known_wrong, measured, values
 from ..arguments import of_vllm, require_known
 from ..aside import aside
 from ..collecting.request import require_served
@@ -35,7 +35,7 @@ from ..saves import warn_of_unnamed
 from ..sites import Handoff, NextTokenProbabilities
 from ..standardized import BAR_FROM, Standardized, read_config
 from . import homecoming, preflight
-from .adapters import batches, of_each
+from .batches import adapters_of, batches
 from .by_name import ByNameInterleaver, persistent_id
 from .invokes import (
     RequestTracer,
@@ -48,6 +48,7 @@ from .layer import Rows
 from .parcels import Address
 from .payload import BLOCK_KEY, PackedBlock, Payloads
 from .shared import share
+from .unchanged import classes_unchanged, configs_unchanged
 
 #: Where the engine's config carries what the worker builds its tree from.
 TREE_KEY = "nnterp_tree"
@@ -120,6 +121,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             config = read_config(repo_id, kwargs)
             tree = self._adopt(config, family, rename, envoys)
             known_wrong.warn(config, "vllm", preflight.platform(), kwargs)
+            measured.warn(config, "vllm", preflight.platform())
             kwargs["additional_config"] = {
                 **(kwargs.get("additional_config") or {}),
                 TREE_KEY: pack_tree(self.family, rename, envoys),
@@ -138,13 +140,17 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
     def _load_meta(self, repo_id: str, **kwargs: Any) -> nn.Module:
         try:
             _pack_without_values()
-            with _without_accelerator(), _zeros_from_meta():
-                module = super()._load_meta(repo_id, **kwargs)
+            with _without_accelerator(), _zeros_from_meta(), configs_unchanged():
+                module = classes_unchanged(partial(super()._load_meta, repo_id, **kwargs))
         except preflight.REFUSALS as error:
             raise preflight.explain_refusal(repo_id, error) from error
         preflight.check_servable(repo_id, module)
         preflight.keep_float32(module)
         return module
+
+    def _load(self, repo_id: str, **kwargs: Any) -> nn.Module:
+        with configs_unchanged():
+            return super()._load(repo_id, **kwargs)
 
     def _resolve_taps(self, module: nn.Module) -> tuple[str, ...]:
         """The locations of ``taps``: standard names, or nnsight's own patterns of modules."""
@@ -213,6 +219,8 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         blocks = super()._attach_mediators(params, **kwargs)
         for block, param in zip(blocks, params, strict=True):
             param.extra_args[BLOCK_KEY] = block.payload
+            if self._async_engine:
+                self.vllm_entrypoint.expect(block)
         warn_of_unnamed(blocks)
         return blocks
 
@@ -221,6 +229,13 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
 
         entrypoint = super()._load_sync(repo_id, **kwargs)
         StandardizedEngine.adopt(entrypoint.llm_engine, self._installed_edits)
+        return entrypoint
+
+    def _load_async(self, repo_id: str, **kwargs: Any) -> Any:
+        from .async_engine import StandardizedAsyncEngine
+
+        entrypoint = super()._load_async(repo_id, **kwargs)
+        StandardizedAsyncEngine.adopt(entrypoint, self._installed_edits)
         return entrypoint
 
     def _call(self, prompts: list, params: list, lora_requests: list, **kwargs: Any) -> Any:
@@ -252,7 +267,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             raise NotImplementedError("collect needs an engine loaded without mode='async'")
         if not self.dispatched:
             self.dispatch()
-        adapters = of_each(lora_request, len(ids))
+        adapters = adapters_of(lora_request, len(ids))
         engine = self.vllm_entrypoint.llm_engine
         name = uuid.uuid4().hex
         lengths = [len(prompt) for prompt in ids]
@@ -302,15 +317,27 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         return objects
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
-        Mediator.current("project_on_vocab")  # the weights are in the worker, so in a trace
+        # The weights are in the worker, so in a trace.
+        adapter = Mediator.current("project_on_vocab").adapter
         rows = stream.reshape(-1, stream.shape[-1])
+        adapters = self.interleaver.adapters
+        if adapters is None:
+            logits = self._logits(rows)
+        else:
+            parts = []
+            for part in rows.split(adapters.at_once):
+                with adapters.on_rows(len(part), adapter):
+                    parts.append(self._logits(part))
+            logits = torch.cat(parts)
+        return logits.reshape(*stream.shape[:-1], -1)
+
+    def _logits(self, rows: Tensor) -> Tensor:
         normed = self._normed(rows)
         after_norm = getattr(self.family, "AFTER_NORM", None)
         if after_norm is not None:
             normed = after_norm(normed, self._config)
         with aside(self.interleaver):
-            logits = self._module.compute_logits(normed)
-        return logits.reshape(*stream.shape[:-1], -1)
+            return self._module.compute_logits(normed)
 
 
 @contextlib.contextmanager

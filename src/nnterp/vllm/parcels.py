@@ -17,7 +17,7 @@ import os
 import pickle
 import platform
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from . import memory
+from . import memory, shared_files
 
 
 class Address(NamedTuple):
@@ -49,8 +49,14 @@ class Address(NamedTuple):
     def _of(cls, process: int) -> Address:
         boot = Path("/proc/sys/kernel/random/boot_id")
         host = boot.read_text().strip() if boot.exists() else platform.node()
-        mount = os.stat(memory.SHARED_MEMORY if os.path.isdir(memory.SHARED_MEMORY) else "/").st_dev
+        shared = shared_files.SHARED_MEMORY
+        mount = os.stat(shared if os.path.isdir(shared) else "/").st_dev
         return cls(f"{_process}-{process}", f"{host}-{mount}")
+
+    @property
+    def number(self) -> int:
+        """What its host calls the process."""
+        return int(self.process.rpartition("-")[2])
 
     @property
     def nearby(self) -> bool:
@@ -72,6 +78,34 @@ def pack(value: Any, to: Address) -> bytes:
     Raises:
         OSError: Nowhere on this host has room for its tensors.
     """
+    return pickle.dumps(_parcel(value, to), pickle.HIGHEST_PROTOCOL)
+
+
+def pack_each(
+    values: Mapping[str, Any], to: Address, instead: Callable[[Any, Exception], Any]
+) -> bytes:
+    """``values`` by name, as `pack` would, each apart so that one without room is no other's.
+
+    Args:
+        values: The values.
+        to: The process that will open them.
+        instead: What to send for one that cannot be packed, given that and what went wrong.
+    """
+    parcels = {}
+    for name, value in values.items():
+        try:
+            parcels[name] = _parcel(value, to)
+        except Exception as error:  # told to the one whose it is
+            parcels[name] = _parcel(instead(value, error), to)
+    return pickle.dumps(parcels, pickle.HIGHEST_PROTOCOL)
+
+
+def hold(value: Any) -> bytes:
+    """``value`` itself, as bytes that ``pickle.loads`` turns into it, once, in this process."""
+    return pickle.dumps(_Held(value), pickle.HIGHEST_PROTOCOL)
+
+
+def _parcel(value: Any, to: Address) -> _Parcel:
     tensors: list[Tensor] = []
     buffer = io.BytesIO()
     _Structure(buffer, tensors).dump(value)
@@ -82,8 +116,8 @@ def pack(value: Any, to: Address) -> bytes:
     elif to.process == own.process:
         contents = _Here.keep(tensors)
     else:
-        contents = _Nearby.write(tensors)
-    return pickle.dumps(_Parcel(buffer.getvalue(), contents), pickle.HIGHEST_PROTOCOL)
+        contents = _Nearby.write(tensors, to.number)
+    return _Parcel(buffer.getvalue(), contents)
 
 
 def rehearse(value: Any) -> None:
@@ -165,16 +199,34 @@ class _Here(NamedTuple):
 
     @classmethod
     def hand_over(cls, tensors: list[Tensor]) -> _Here:
-        key = next(_keys)
-        _kept[key] = tensors
-        return cls(key)
+        return cls(_hold(tensors))
 
     def take(self) -> list[Tensor]:
-        return _kept.pop(self.key)
+        return _release(self.key)
+
+
+class _Held:
+    """Pickles into a call that releases a value of this process."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _release, (_hold(self._value),)
 
 
 _keys = itertools.count()
-_kept: dict[int, list[Tensor]] = {}
+_kept: dict[int, Any] = {}
+
+
+def _hold(value: Any) -> int:
+    key = next(_keys)
+    _kept[key] = value
+    return key
+
+
+def _release(key: int) -> Any:
+    return _kept.pop(key)
 
 
 class _Inline(NamedTuple):
@@ -213,15 +265,18 @@ class _Nearby(NamedTuple):
     device: list[bool]
 
     @classmethod
-    def write(cls, tensors: list[Tensor]) -> _Nearby:
+    def write(cls, tensors: list[Tensor], reader: int) -> _Nearby:
         device = [tensor.is_cuda for tensor in tensors]
         host = [tensor for tensor in tensors if not tensor.is_cuda]
         cuda = [tensor for tensor in tensors if tensor.is_cuda]
-        return cls(
-            memory.InFile.write(host) if host else None,
-            memory.OnDevice.write(cuda) if cuda else None,
-            device,
-        )
+        on_host = memory.InFile.write(host, reader) if host else None
+        try:
+            on_device = memory.OnDevice.write(cuda) if cuda else None
+        except BaseException:
+            if on_host is not None:
+                os.unlink(on_host.path)
+            raise
+        return cls(on_host, on_device, device)
 
     def take(self) -> list[Tensor]:
         host = iter(self.on_host.take() if self.on_host else ())
@@ -248,7 +303,7 @@ class Tray:
             self.tensor = torch.empty(*shape, dtype=dtype)
             return
         nbytes = math.prod(shape) * dtype.itemsize
-        self._path, mapped = memory.new_file(nbytes)
+        self._path, mapped = shared_files.create(nbytes, to.number)
         self.tensor = mapped[:nbytes].view(dtype).view(*shape)
 
     def contents(self) -> _Contents:

@@ -38,6 +38,12 @@ _FILE = "<edit-{}>"
 _numbers = itertools.count()
 
 
+def has_block(params: Any) -> bool:
+    """Whether a request's sampling ``params`` carry a block or name installed edits."""
+    extra = getattr(params, "extra_args", None) or {}
+    return BLOCK_KEY in extra or EDITS_KEY in extra
+
+
 class Payloads:
     """The payloads of one trace's blocks."""
 
@@ -56,6 +62,7 @@ class Payloads:
         # What was bound and saved above the block is one object to all of the trace's.
         saved = _saves()
         block.presaved = {name for name, value in lcls.items() if id(value) in saved}
+        block.outside = glbls | lcls
         key = (source, *((name, id(value)) for name, value in (lcls | glbls).items()))
         if key not in self._packed:
             travelling = (source, glbls, lcls, block.presaved, block.code.co_filename)
@@ -66,9 +73,15 @@ class Payloads:
 
 
 class PackedBlock(Mediator):
-    """A block whose payload is packed, and takes the place of what nnsight would pickle."""
+    """A block whose payload is packed, and takes the place of what nnsight would pickle.
+
+    Attributes:
+        payload: What the worker rebuilds it from.
+        outside: The names that it uses from outside.
+    """
 
     payload: bytes
+    outside: dict[str, Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return str, ()
@@ -114,10 +127,12 @@ def _arrive(
     source: str, glbls: dict[str, Any], lcls: dict[str, Any], presaved: set[str], file: str
 ) -> Mediator:
     from .blocks import RequestBlock
+    from .surroundings import Surroundings
 
     block = RequestBlock(_compiled(source), glbls, lcls)
     block.presaved = presaved
     block.file = file
+    block.surroundings = Surroundings(glbls | lcls)
     return block
 
 

@@ -9,7 +9,7 @@ home is that request's error and no other's.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,12 +18,16 @@ from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 
 from ..collecting.selections import Span
+from ..saves import holds_saved
 from ..steps import Loops
 from .blocks import BlockEnded, RequestBlock, own_frames
+from .changes import Change
 from .collector import COLLECT_KEY, Collector
-from .homecoming import WARNINGS_KEY
+from .homecoming import CHANGES_KEY, WARNINGS_KEY
 from .parcels import rehearse
-from .payload import BLOCK_KEY, EDITS_KEY
+from .payload import has_block
+from .rows import outside_inference_mode
+from .surroundings import spelled
 
 _PLAIN = (torch.Tensor, str, bytes, int, float, complex, bool, type(None), torch.Size)
 
@@ -70,7 +74,7 @@ class RowRequests(Requests):
         if self.requests or self.templates or self.collecting:
             return True
         return any(
-            _asks(data.sampling_params) or COLLECT_KEY in _extra(data.sampling_params)
+            has_block(data.sampling_params) or COLLECT_KEY in _extra(data.sampling_params)
             for data in new_requests
         )
 
@@ -80,12 +84,18 @@ class RowRequests(Requests):
             collect = _extra(data.sampling_params).get(COLLECT_KEY)
             if collect is not None and collect[0] in self.collectors:
                 self.collecting[data.req_id] = (self.collectors[collect[0]], collect[1])
-        ours = [data for data in new_requests if self.templates or _asks(data.sampling_params)]
-        super().add(ours, persistent_objects)
+        ours = [data for data in new_requests if self.templates or has_block(data.sampling_params)]
+        # A tensor made in inference mode would not tell that a block has changed it.
+        with outside_inference_mode():
+            super().add(ours, persistent_objects)
         for data in ours:
-            for mediator in self.requests[data.req_id].copies.values():
+            request = self.requests[data.req_id]
+            for mediator in request.copies.values():
                 if not isinstance(mediator, RequestBlock):
                     RequestBlock.adopt(mediator, "<installed edit>")
+            if data.lora_request is not None:
+                for mediator in request.workers():
+                    mediator.adapter = data.lora_request.lora_int_id
 
     def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
         self.spans = spans
@@ -144,6 +154,12 @@ class RowRequests(Requests):
                 if block.steps and not block.cached_tokens and tokens > 1:
                     self._resume(block, start, tokens)
                 block.steps += 1
+
+    def edited(self) -> Iterator[str]:
+        """The requests whose cache is not what their tokens alone would have made."""
+        for request_id, request in self.requests.items():
+            if any(block.edited for block in request.workers()):
+                yield request_id
 
     def _resume(self, block: RequestBlock, start: int, tokens: int) -> None:
         """Carry on a block whose request was evicted and is computed over again.
@@ -244,9 +260,7 @@ class RowRequests(Requests):
             block = request.mediator
             if engine_id in waiting:
                 continue
-            entry = collected.setdefault(
-                engine_id, {"saves": {}, "error": None, "registered": {}, "sequences": {}}
-            )
+            entry = collected.setdefault(engine_id, _entry())
             sequence = entry["sequences"].setdefault(index, {"saves": {}, "registered": {}})
             for taken in request.harvested.values():
                 values, refusal = _able_to_travel(taken["saves"])
@@ -260,7 +274,7 @@ class RowRequests(Requests):
                     self.serve_result(block, results[engine_id])
                 self.finish_dangling(block, taps)
             if reports:
-                sequence["saves"], refusal = _able_to_travel(request.saves())
+                sequence["saves"], refusal = _saves(request)
                 entry["error"] = entry["error"] or request.deferred() or refusal
             if done:
                 del self.requests[request.id]
@@ -280,6 +294,43 @@ class RowRequests(Requests):
         error["in_users_terms"] = True
 
 
+def _entry() -> dict[str, Any]:
+    """What a request sends back, with nothing in it yet."""
+    return {"saves": {}, "error": None, "registered": {}, "sequences": {}}
+
+
+def without_saves(entry: Mapping[str, Any], error: Exception) -> dict[str, Any]:
+    """What a request sends back whose saved values could not be, because of ``error``."""
+    refusal = capture_exception(error)
+    # Nothing the user wrote raised it.
+    refusal["traceback"] = ""
+    return _entry() | {"error": entry["error"] or refusal}
+
+
+def _saves(request: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What a request's block saved, and changed around it; the error for what cannot be sent."""
+    block, saves = request.mediator, request.saves()
+    if not isinstance(block, RequestBlock):
+        return _able_to_travel(saves)
+    around = block.surroundings
+    try:
+        saves |= {
+            name: value
+            for name, value in block.lcls.items()
+            if name not in saves and holds_saved(value, block.saved)
+        }
+        saves = {name: around.referring(value) for name, value in saves.items()}
+        changes = around.changes()
+    except Exception as error:  # of the caller's own objects, which are compared and looked into
+        return {}, capture_exception(error)
+    able, refusal = _able_to_travel(saves)
+    if changes:
+        kept, refused = _able_to_travel({spelled(path): change for path, change in changes})
+        able[CHANGES_KEY] = [own for own in changes if spelled(own[0]) in kept]
+        refusal = refusal or refused
+    return able, refusal
+
+
 def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Those of saved ``values`` that can be sent to the caller, and the error for the rest."""
     refusal = None
@@ -292,17 +343,14 @@ def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
         except Exception as error:
             refusal = refusal or capture_exception(
                 TypeError(
-                    f"{name}, a {type(value).__name__}, was saved but cannot be sent back "
+                    f"what was put into {name} cannot be sent back ({error}); put in tensors, "
+                    "numbers, text, or lists and dicts of them"
+                    if isinstance(value, Change)
+                    else f"{name}, a {type(value).__name__}, was saved but cannot be sent back "
                     f"({error}); save tensors, numbers, text, or lists and dicts of them"
                 )
             )
     return able, refusal
-
-
-def _asks(params: Any) -> bool:
-    """Whether a request's ``params`` carry a block or name installed edits."""
-    extra = _extra(params)
-    return BLOCK_KEY in extra or EDITS_KEY in extra
 
 
 def _extra(params: Any) -> dict[str, Any]:
@@ -314,12 +362,11 @@ def _waits_for_result(block: Mediator | None) -> bool:
     return pending is not None and pending.provider == "result"
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether ``value`` is certain to travel, told without trying."""
+def _is_plain(value: Any, levels: int = 4) -> bool:
+    """Whether ``value``, in a few levels, is certain to travel, told without trying."""
     if isinstance(value, _PLAIN):
         return True
-    if isinstance(value, dict):
-        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
-    return (
-        isinstance(value, Sequence) and type(value) in (list, tuple) and all(map(_is_plain, value))
-    )
+    if type(value) not in (list, tuple, dict) or not levels:
+        return False
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return all(_is_plain(part, levels - 1) for part in parts)

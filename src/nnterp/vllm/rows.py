@@ -10,6 +10,7 @@ those rows and no others.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from ..errors import Unavailable
 from ..serving import Serving, StandardEnvoy
 from ..sites import Site
 from ..values import Engine, Value
+from .adapters import Adapters
 from .thread_state import State, state
 
 #: ``torch.inference_mode(False)`` without what that class adds. A tensor made in inference
@@ -53,15 +55,7 @@ class Edit:
 
 
 class RefusedSplice(ValueError):
-    """A value that does not fit the rows it would be spliced into.
-
-    Attributes:
-        full: The step's own value, as it was.
-    """
-
-    def __init__(self, message: str, full: Any) -> None:
-        super().__init__(message)
-        self.full = full
+    """A value that does not fit the rows it would be spliced into."""
 
 
 class Step:
@@ -89,6 +83,55 @@ class Step:
         return batcher.piece(self, site, value, host)
 
 
+class Handed:
+    """What nnsight's own handle on a location is given: copies of the request's rows too.
+
+    As a `Visit` does, it stands where nnsight keeps a read's write-back.
+
+    Args:
+        location: The location.
+        occurrence: Which visit of it.
+        batcher: What cuts the rows out.
+        content: What the whole step holds there.
+        group: The request's rows.
+    """
+
+    view = None
+    key = None
+
+    def __init__(
+        self,
+        location: str,
+        occurrence: int | None,
+        batcher: RowBatcher,
+        content: Any,
+        group: BatchGroup,
+    ) -> None:
+        self.location = location
+        self.occurrence = occurrence
+        self._versions: list[tuple[Tensor, int]] = []
+
+        def copied(tensor: Tensor) -> Tensor:
+            if group is None or batcher.token_axis(tensor) is None:
+                return tensor
+            with outside_inference_mode():
+                own = batcher.narrow(tensor, group).clone()
+            self._versions.append((own, own._version))
+            return own
+
+        self.private = apply(content, copied, Tensor)
+
+    def edited(self) -> bool:
+        """Whether the block has changed any of it in place."""
+        return any(version != own._version for own, version in self._versions)
+
+    def fn(self) -> Edit:
+        """What to swap in to have the changes at the location."""
+        changed = {id(own) for own, version in self._versions if version != own._version}
+        after = apply(self.private, lambda own: own[...] if id(own) in changed else own, Tensor)
+        return Edit(self.private, after)
+
+
 class PrivateRows(Serving):
     """vLLM's way of handing values over."""
 
@@ -102,7 +145,8 @@ class PrivateRows(Serving):
             if piece is not None:
                 return piece
         raw = self.own(arrived)
-        with outside_inference_mode():
+        block: Any = Mediator.current(value.name)
+        with outside_inference_mode(), _adapted(block):
             reading = site.read(host, raw)
             private = reading.tensor if reading.fresh else reading.tensor.clone()
         return self._own_rows(private, value, host)
@@ -149,6 +193,18 @@ class PrivateRows(Serving):
         )
 
 
+def _adapted(block: Any) -> contextlib.AbstractContextManager[None]:
+    """While a site is read for ``block``, which may take modules of the model's on its rows."""
+    adapters = block.interleaver.adapters
+    if adapters is None or block.batch_group is None:
+        return _NOTHING
+    return adapters.on_rows(block.batch_group[1], block.adapter)
+
+
+#: Entered many times at once, for it does nothing.
+_NOTHING = contextlib.nullcontext()
+
+
 def batched(rows: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
     """``rows`` in the layout of ``value``: a batch axis of 1 first, heads on their axis."""
     axes = value.axes
@@ -180,6 +236,8 @@ class RowBatcher(VLLMBatcher):
         self.lengths: list[int] = []
         self._copies: list[Tensor] = []
         self._pieces: dict[tuple[int, str], Sequence[Tensor] | None] | None = None
+        #: The first rows of the requests that have edited the location, whose pieces are stale.
+        self._edited: set[int] = set()
 
     def arrive(self, readers: Iterable[Any]) -> None:
         """The forward has reached another location: what was copied before is the model's.
@@ -188,6 +246,7 @@ class RowBatcher(VLLMBatcher):
             readers: The blocks that wait for it.
         """
         self._copies.clear()
+        self._edited.clear()
         rows = sum(block.batch_group[1] for block in readers if block.batch_group is not None)
         self._pieces = {} if 2 * rows > self.total else None
 
@@ -197,7 +256,7 @@ class RowBatcher(VLLMBatcher):
 
     def piece(self, step: Step, site: Site, value: Value, host: StandardEnvoy) -> Tensor | None:
         """The rows of ``step``'s block out of a reading of all of them, or None."""
-        if self._pieces is None:
+        if self._pieces is None or step.block.batch_group[0] in self._edited:
             return None
         key = (id(host), value.name)
         if key not in self._pieces:
@@ -224,10 +283,8 @@ class RowBatcher(VLLMBatcher):
             return torch.unsafe_split_with_sizes(whole, self.lengths, value.token_axis)
 
     def narrow(self, value: Any, group: BatchGroup) -> Any:
-        # Handed out as it is, it may be edited in place, unseen.
-        self._pieces = None
         # The two things blocks mostly pass, without nnsight's walk through structures.
-        if group is not None and not self.clone_reads:
+        if group is not None:
             if type(value) is Tensor:
                 return self._narrow_tensor(value, group)
             if type(value) is tuple and all(type(part) is Tensor for part in value):
@@ -235,14 +292,16 @@ class RowBatcher(VLLMBatcher):
         return super().narrow(value, group)
 
     def widen(self, full: Any, group: BatchGroup, edited: Any) -> Any:
+        if group is not None:
+            self._edited.add(group[0])
         if isinstance(edited, Edit):
             return self._merge(full, group, edited.before, edited.after)
-        self._pieces = None
-        # nnsight's own handles splice whatever they are given.
-        misfit = _misfit(self.narrow(full, group), edited)
+        # nnsight's own handles swap in whatever they are given.
+        own = self.narrow(full, group)
+        misfit = _misfit(own, edited)
         if misfit is not None:
-            raise RefusedSplice(misfit, full)
-        return super().widen(full, group, edited)
+            raise RefusedSplice(misfit)
+        return self._merge(full, group, own, edited)
 
     def _merge(self, full: Any, group: BatchGroup, before: Any, after: Any) -> Any:
         if before is after:
@@ -251,8 +310,11 @@ class RowBatcher(VLLMBatcher):
             return self._write_rows(full, group, after)
         if isinstance(full, dict):
             return {key: self._merge(full[key], group, before[key], after[key]) for key in full}
+        if not isinstance(full, (tuple, list)):
+            return after
         parts = zip(full, before, after, strict=True)
-        return type(full)([self._merge(part, group, *sides) for part, *sides in parts])
+        merged = [self._merge(part, group, *sides) for part, *sides in parts]
+        return full._make(merged) if hasattr(full, "_make") else type(full)(merged)
 
     def _write_rows(self, full: Tensor, group: BatchGroup, rows: Tensor) -> Tensor:
         axis = self._token_dim(full)
@@ -310,6 +372,9 @@ class RowInterleaver(VLLMInterleaver):
     """nnsight's interleaver, over rows that are handed out as copies."""
 
     batcher: RowBatcher
+
+    #: The engine's LoRA adapters, where it has them enabled.
+    adapters: Adapters | None = None
 
     #: The forward's thread state, while blocks are served at one place of it.
     outer: State | None = None

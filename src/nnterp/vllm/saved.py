@@ -32,7 +32,7 @@ class Saved:
         except TypeError:
             self._without_weak_references[number] = value
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, number: object) -> bool:
         return number in self._without_weak_references or number in self._values
 
 

@@ -6,6 +6,7 @@ anything on it nor keep a module from running for the others.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
@@ -57,8 +58,17 @@ class SharedModule(Envoy):
         """
         if not in_block():
             raise Unavailable(f"{self.path} is in the engine: call it in a trace")
-        with checked(self.path, self._module):
+        with checked(self.path, self._module), self._own_adapter(args, kwargs):
             return super().__call__(*args, hook=hook, **kwargs)
+
+    def _own_adapter(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Under the adapter of the running block's request, if the engine has adapters."""
+        adapters = self.interleaver.adapters
+        if adapters is None:
+            return contextlib.nullcontext()
+        return adapters.on_rows(_rows(args, kwargs), Mediator.current(self.path).adapter)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         # It would end in taking the step's blocks off the tree.
@@ -72,6 +82,12 @@ class SharedModule(Envoy):
         forward cannot leave out some of its rows.
         """
         Mediator.swap(f"{self.path}.output", replacement)
+
+
+def _rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The rows of the first tensor among what a module is called with."""
+    tensor = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    return tensor.shape[:-1].numel() if tensor.is_floating_point() else tensor.numel()
 
 
 def _is_value(attribute: Any) -> bool:

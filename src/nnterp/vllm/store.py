@@ -139,10 +139,12 @@ class Outflow:
         self._carrier.start()
 
     def send(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
-        """Have ``rows`` at ``targets`` of ``into`` once `close` returns."""
+        """Have ``rows``, as they are now, at ``targets`` of ``into`` once `close` returns."""
         if self._failure is not None:
             raise self._failure
-        rows = rows.contiguous()
+        # Rows that adjoin are a view of a buffer that the forward goes on to write to, while
+        # they are still on their way.
+        rows = rows.clone(memory_format=torch.contiguous_format)
         computed = torch.cuda.Event()
         computed.record()
         self._stream.wait_event(computed)

@@ -14,22 +14,27 @@ from typing import TYPE_CHECKING, Any
 from nnsight.intervention.serialization import loads
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
+from torch import nn
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 from vllm.platforms import current_platform
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from ..names import places
 from . import parcels
+from .adapters import Adapters
 from .blocks import RequestBlock
 from .collector import Collector
+from .edited_cache import EditedBlocks
 from .fragments import HeadFragments
 from .graphs import TwofoldGraphs
 from .handoffs import Handoffs
 from .heap import keep_freed_memory
 from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
-from .requests import RowRequests
+from .requests import RowRequests, without_saves
 from .rows import RowBatcher, RowInterleaver
 from .saved import Saving
+from .store import CallersStore
+from .unchanged import classes_unchanged
 
 if TYPE_CHECKING or not current_platform.is_cpu():
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
@@ -44,17 +49,23 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
 
     _graphs: TwofoldGraphs | None = None
     _handoffs: Handoffs | None = None
+    #: Where attention reads what a block's last request left in it.
+    _edited_blocks: EditedBlocks | None = None
     _watched = True
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        # Past nnsight's own, which would build a plain tree around the same module.
-        super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
+        def load() -> nn.Module:
+            # Past nnsight's own, which would build a plain tree around the same module.
+            super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
+            return self.get_model()
+
+        model = classes_unchanged(load)
         extra = self.vllm_config.additional_config
         self._caller = parcels.Address(*extra[ADDRESS_KEY])
         fragments = HeadFragments(self.model_config.get_total_num_kv_heads())
         interleaver = RowInterleaver(extra.get("nnsight_taps", ()), fragments=fragments)
         self.nnsight_model = StandardizedVLLM(
-            self.get_model(),
+            model,
             config=self.model_config.hf_text_config,
             interleaver=interleaver,
             **unpack_tree(extra[TREE_KEY]),
@@ -62,10 +73,15 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_model.tokenizer = cached_tokenizer_from_config(self.model_config)
         interleaver.batcher = RowBatcher()
         interleaver.defer_exceptions = True
+        if self.lora_config:
+            at_once = self.vllm_config.scheduler_config.max_num_batched_tokens
+            interleaver.adapters = Adapters(self.lora_manager._adapter_manager, at_once)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
         if not interleaver.taps:
-            self._handoffs = Handoffs(self.get_model())
+            self._handoffs = Handoffs(model)
+        if current_platform.is_cpu():
+            self._edited_blocks = EditedBlocks(self)
 
     def capture_model(self) -> int:
         if not self.nnsight_model.interleaver.taps:
@@ -100,7 +116,11 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
                 reports=get_pp_group().rank == 0,
                 taps=self.nnsight_model.interleaver.taps,
             )
-        return parcels.pack(collected, self._caller)
+        try:
+            return parcels.pack(collected, self._caller)
+        except Exception:
+            # What is too much together may not be one by one; what still is, is one request's.
+            return parcels.pack_each(collected, self._caller, without_saves)
 
     def begin_collect(self, collector_id: str, plan: bytes) -> None:
         """Keep what ``plan`` says of the requests that will name this id."""
@@ -110,7 +130,9 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             for name, kept in zip(names, selections, strict=True)
             for place in places(name, self.nnsight_model.num_layers)
         }
-        collector = Collector(self.nnsight_model, wanted, lengths, self._caller, sees_gpu)
+        answers = get_tensor_model_parallel_rank() == 0
+        store = CallersStore(self._caller, sees_gpu) if answers else None
+        collector = Collector(self.nnsight_model, wanted, lengths, store)
         self.nnsight_requests.collectors[collector_id] = collector
 
     def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
@@ -120,7 +142,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         for request_id, (other, _) in list(requests.collecting.items()):
             if other is collector:
                 del requests.collecting[request_id]
-        return collector.finish(keep and get_tensor_model_parallel_rank() == 0)
+        return collector.finish(keep)
 
     # A step that no block and no `collect` is in is vLLM's own, without nnsight's share in it.
 
@@ -136,7 +158,12 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
         if self._watched:
             with Saving():
-                return super().sample_tokens(*args, **kwargs)
+                sampled = super().sample_tokens(*args, **kwargs)
+            if self._edited_blocks is not None:
+                # A finished one stays until it is asked for what it saved.
+                for request_id in self.requests.keys() & self.nnsight_requests.edited():
+                    self._edited_blocks.hold(self.requests[request_id].block_ids)
+            return sampled
         return super(NNsightGPUModelRunner, self).sample_tokens(*args, **kwargs)
 
     def _sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -145,6 +172,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         return super(NNsightGPUModelRunner, self)._sample(*args, **kwargs)
 
     def _update_states(self, scheduler_output: Any) -> None:
+        if self._edited_blocks is not None:
+            self._edited_blocks.hand_on(scheduler_output)
         if not self._watched:
             super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
             if self._graphs is not None:

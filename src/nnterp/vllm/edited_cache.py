@@ -1,0 +1,80 @@
+"""What edited requests leave in the cache.
+
+Keys and values lie in blocks, and the next request is given a block as the last one left it.
+That is harmless where what was left is finite: a kernel that reads a whole block weighs what is
+not its own with zero. But zero times what is not a number is not a number, and an edit can be
+that. So a block that an edited request has held is cleared when it is handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from nnsight.util import apply
+from torch import Tensor
+
+#: A request's blocks, of each of the engine's groups of layers; all groups share one numbering.
+BlockIds = Sequence[Sequence[int]]
+
+
+class EditedBlocks:
+    """The blocks that edited requests have held since they were last cleared.
+
+    Args:
+        runner: vLLM's model runner, whose cache they are of.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._held: set[int] = set()
+
+    def hold(self, blocks: BlockIds) -> None:
+        """An edited request holds ``blocks``."""
+        for group in blocks:
+            self._held.update(group)
+
+    def hand_on(self, scheduled: Any) -> None:
+        """Clear those of the blocks that vLLM's ``scheduled`` step hands on."""
+        if not self._held:
+            return
+        given = {block for block in self._given(scheduled) if block in self._held}
+        if given:
+            self._clear(sorted(given))
+            self._held -= given
+
+    def _given(self, scheduled: Any) -> Iterator[int]:
+        """The blocks that requests are given in a step, to write to."""
+        for new in scheduled.scheduled_new_reqs:
+            yield from self._to_write(new.block_ids, new.num_computed_tokens)
+        running = scheduled.scheduled_cached_reqs
+        every = zip(
+            running.req_ids, running.new_block_ids, running.num_computed_tokens, strict=True
+        )
+        for request, blocks, computed in every:
+            if blocks is not None:
+                # One that was evicted is given all of its blocks anew, and others what they lack.
+                begun = computed if request in running.resumed_req_ids else 0
+                yield from self._to_write(blocks, begun)
+
+    def _to_write(self, blocks: BlockIds, computed: int) -> Iterator[int]:
+        """Those of ``blocks`` that hold none of the ``computed`` tokens, which others have run."""
+        groups = self._runner.kv_cache_config.kv_cache_groups
+        for own, group in zip(blocks, groups, strict=True):
+            yield from own[-(-computed // group.kv_cache_spec.block_size) :]
+
+    def _clear(self, blocks: Iterable[int]) -> None:
+        count = self._runner.kv_cache_config.num_blocks
+        index = torch.tensor(list(blocks), device=self._runner.device)
+        for tensor in self._tensors():
+            tensor.index_fill_(tensor.shape.index(count), index, 0)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """The cache, as each layer sees it."""
+        layers = self._runner.compilation_config.static_forward_context
+        for group in self._runner.kv_cache_config.kv_cache_groups:
+            for name in group.layer_names:
+                found: list[Tensor] = []
+                apply(layers[name].kv_cache, found.append, Tensor)
+                yield from found

@@ -1,0 +1,90 @@
+"""The two engines in one process, in either order and by turns: each computes what it would alone.
+
+A run in `run_of` loads transformers first; here vLLM goes first, in a process as fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, DeepseekV3Config, GPTNeoXModel
+
+from conftest import TINY_ENGINE, runs_in
+from nnterp import UnservableCheckpoint
+from tiny import TINY
+from tiny_runs import Run
+
+RunOf = Callable[[str], Run]
+
+#: Families that vLLM runs in transformers' own classes, one of them with experts.
+IN_BOTH_ORDERS = ("gpt_neox", "phi", "olmo2", "flex_olmo")
+
+
+@pytest.fixture(scope="module")
+def vllm_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunOf]:
+    arguments = ("--engines", "vllm", "transformers", "--names", *IN_BOTH_ORDERS)
+    with runs_in(tmp_path_factory.mktemp("vllm_first"), *arguments) as run_of:
+        yield run_of
+
+
+@pytest.mark.parametrize("name", IN_BOTH_ORDERS)
+def test_whichever_engine_is_loaded_first_both_compute_what_they_do_alone(
+    name: str, run_of: RunOf, vllm_first: RunOf
+) -> None:
+    first, second = vllm_first(name), run_of(name)
+    assert (first.error, second.error) == ("", "")
+    for engine in ("transformers", "vllm"):
+        for kind in ("values", "edits", "decoded"):
+            ours, theirs = (getattr(run.found[engine], kind) for run in (first, second))
+            assert ours.keys() == theirs.keys()
+            assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
+    assert first.found["vllm"].architecture == second.found["vllm"].architecture
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_model_computes_on_as_before_once_the_other_engine_has_run(
+    name: str, run_of: RunOf
+) -> None:
+    assert run_of(name).unsteady == []
+
+
+@pytest.mark.parametrize("name", IN_BOTH_ORDERS)
+def test_by_turns_in_the_other_order(name: str, vllm_first: RunOf) -> None:
+    assert vllm_first(name).unsteady == []
+
+
+def test_a_load_that_fails_leaves_the_class_of_its_model_as_it_was() -> None:
+    from vllm.compilation.decorators import support_torch_compile
+
+    from nnterp.vllm.unchanged import classes_unchanged
+
+    bases, before = GPTNeoXModel.__bases__, dict(vars(GPTNeoXModel))
+
+    def build() -> nn.Module:
+        support_torch_compile(dynamic_arg_dims={"input_ids": 1})(GPTNeoXModel)
+        assert GPTNeoXModel.__bases__ != bases
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        classes_unchanged(build)
+    assert GPTNeoXModel.__bases__ == bases
+    assert dict(vars(GPTNeoXModel)) == before
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "kimi_linear"])
+def test_transformers_reads_a_config_with_its_own_class_after_vllm_has(
+    name: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    """vLLM takes DeepSeek-V3's for V3.2, which it renames, and one of its own for Kimi Linear."""
+    from nnterp import StandardizedVLLM
+
+    path = str(tiny_folder(name))
+    own = type(AutoConfig.from_pretrained(path))
+    with pytest.raises(UnservableCheckpoint):
+        StandardizedVLLM(path, family="deepseek_v3", **TINY_ENGINE)
+    assert type(AutoConfig.from_pretrained(path)) is own
+    assert (own.model_type, DeepseekV3Config.model_type) == (name, "deepseek_v3")
