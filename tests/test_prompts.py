@@ -136,7 +136,7 @@ def test_what_vllm_does_not_take_is_named(engine: Callable[[str], Any]) -> None:
         ["a b", "c"],
         torch.tensor([[5, 6], [7, 8]]),
         {"input_ids": [[5, 6], [7, 8]]},
-        [CHAT, CHAT][:1] + ["a b"],
+        [CHAT, "a b"],
     ):
         model.tokenizer.chat_template = TEMPLATE
         refused(ValueError, r"one prompt, and here are 2: .*tracer\.invoke\(prompt\)", several)
@@ -206,6 +206,9 @@ def test_a_chat_without_a_template_is_refused(either: Any) -> None:
     assert either.tokenizer.chat_template is None
     with pytest.raises(ValueError, match=r"has none: set model\.tokenizer\.chat_template"):
         with either.trace(CHAT, **settings(either)):
+            logits = either.logits.save()
+    with pytest.raises(ValueError, match=r"has none: set model\.tokenizer\.chat_template"):
+        with either.trace([CHAT], **settings(either)):
             logits = either.logits.save()  # noqa: F841
     with pytest.raises(ValueError, match=r"has none: set model\.tokenizer\.chat_template"):
         either.collect([CHAT], {"layers.0.layer_output": "last"})

@@ -113,7 +113,7 @@ def test_a_loop_within_a_loop_and_one_below_are_over_too(
     with either.generate(IDS, **settings) as tracer:
         seen = nnsight.save([])
         for _ in range(2):
-            for step in tracer.iter[:]:
+            for _ in tracer.iter[:]:
                 seen.append(either.layers[0].layer_output.shape[1])
         for step in tracer.iter[:]:
             seen.append(step)
@@ -194,5 +194,4 @@ def test_a_value_that_never_came_by_in_a_first_step_is_still_an_error(
     with pytest.raises((RuntimeError, OutOfOrderError), match="ran past it"):
         with either.generate(IDS, **settings) as tracer:
             for _ in tracer.iter[:]:
-                either.layers[1].output
-                either.layers[0].output
+                late, early = either.layers[1].output, either.layers[0].output  # noqa: F841

@@ -83,6 +83,11 @@ def is_chat(given: Any) -> bool:
     )
 
 
+def holds_chats(given: Any) -> bool:
+    """Whether ``given`` is a chat, or a list that begins with one."""
+    return is_chat(given) or (isinstance(given, (list, tuple)) and is_chat(next(iter(given), None)))
+
+
 def require_template(tokenizer: Any) -> None:
     """Refuse to make a prompt of a chat without a template.
 

@@ -16,7 +16,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from greenlet import getcurrent
 from nnsight.intervention.interleaver import EarlyStopException, Mediator, OutOfOrderError
@@ -84,9 +84,15 @@ class Steps(Iterations):
 
 
 def with_ends(tree: ast.Module) -> ast.Module:
-    """``tree``, a block's code, with an end for `RunOver` put in each loop over steps."""
+    """``tree``, a block's code, with an end for `RunOver` put in each loop over steps.
+
+    The tree itself is left as it was written: it is sent to a worker, and read for its saves.
+    """
+    if not any(_is_over_steps(node) for node in ast.walk(tree)):
+        return tree
+    tree = copy.deepcopy(tree)
     for loop in ast.walk(tree):
-        if isinstance(loop, ast.For) and _is_over_steps(loop.iter):
+        if _is_over_steps(loop):
             ended = ast.ExceptHandler(copy.deepcopy(_RUN_OVER), None, [ast.Break()])
             attempt = ast.Try(body=loop.body, handlers=[ended], orelse=[], finalbody=[])
             loop.body = [ast.copy_location(attempt, loop.body[0])]
@@ -97,9 +103,11 @@ def with_ends(tree: ast.Module) -> ast.Module:
 _RUN_OVER = ast.parse(f"__import__({__name__!r}, fromlist=['RunOver']).RunOver", mode="eval").body
 
 
-def _is_over_steps(iterated: ast.expr) -> bool:
-    """Whether ``iterated`` is ``tracer.iter[...]`` or ``tracer.all()``, or holds one."""
-    attributes = (node for node in ast.walk(iterated) if isinstance(node, ast.Attribute))
+def _is_over_steps(node: ast.AST) -> TypeGuard[ast.For]:
+    """Whether ``node`` loops over ``tracer.iter[...]`` or ``tracer.all()``, or what holds one."""
+    if not isinstance(node, ast.For):
+        return False
+    attributes = (part for part in ast.walk(node.iter) if isinstance(part, ast.Attribute))
     return any(attribute.attr in ("iter", "all") for attribute in attributes)
 
 
@@ -142,8 +150,7 @@ class StepTracer(InterleavingTracer):
         return Steps()
 
     def build(self, node: ast.With | ast.AsyncWith) -> ast.Module:
-        # The node is read again: to be sent to a worker, and for what it saves.
-        return with_ends(copy.deepcopy(super().build(node)))
+        return with_ends(super().build(node))
 
     def invoke(self, *inputs: Any, **settings: Any) -> Invoker:
         """A block of its own for a prompt of its own.
@@ -163,19 +170,20 @@ class StepInvoker(Invoker):
     """nnsight's invoke, whose loops over steps end with the run."""
 
     def build(self, node: ast.With | ast.AsyncWith) -> ast.Module:
-        return with_ends(copy.deepcopy(super().build(node)))
+        return with_ends(super().build(node))
 
 
 def end_loops(blocks: Iterable[Mediator]) -> None:
     """End the loops over steps that ``blocks`` wait in, in this process, once a run is over."""
     for block in blocks:
-        end_loop(block, partial(_throw, block))
+        end_loop(block, partial(raise_in, block))
         for message in Loops.of(block).said:
             line = block.node.lineno if block.node is not None else 1
             warnings.warn_explicit(message, UserWarning, block.code.co_filename, line)
 
 
-def _throw(block: Mediator, error: BaseException) -> Any:
+def raise_in(block: Mediator, error: BaseException) -> Any:
+    """Raise ``error`` where ``block`` is waiting; what it waits for next."""
     worker = block.worker
     assert worker is not None
     worker.parent = getcurrent()

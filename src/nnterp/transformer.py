@@ -21,7 +21,7 @@ from .collecting.selections import Selection, Span
 from .components.layer import Live
 from .eproperty import StandardValue
 from .names import Place
-from .prompts import is_chat, require_template
+from .prompts import holds_chats, require_template
 from .saves import holds_saved, warn_of_unnamed
 from .sites import NextTokenProbabilities, OutputField
 from .standardized import Standardized, read_config
@@ -90,14 +90,14 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         kwargs.setdefault("tracer_cls", StepTracer)
         return super().trace(*inputs, **kwargs)
 
-    def _batch(self, invokes: list[Any], fn: Any) -> Any:
-        for inputs, settings in invokes:
-            if len(inputs) > 1:
-                raise TypeError(f"several prompts are a list of them, and here are {len(inputs)}")
-            own = (settings.get("tokenizer_encode_kwargs") or {}).get("chat_template")
-            if inputs and is_chat(inputs[0]) and own is None:
-                require_template(self.processor or self.tokenizer)
-        return super()._batch(invokes, fn)
+    def _batch_size(self, *inputs: Any, **kwargs: Any) -> int:
+        # What an invoke is given is counted before it is anything else.
+        if len(inputs) > 1:
+            raise TypeError(f"several prompts are a list of them, and here are {len(inputs)}")
+        own_template = (kwargs.get("tokenizer_encode_kwargs") or {}).get("chat_template")
+        if inputs and holds_chats(inputs[0]) and own_template is None:
+            require_template(self.processor or self.tokenizer)
+        return super()._batch_size(*inputs, **kwargs)
 
     def interleave(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         blocks = list(self.interleaver.mediators)

@@ -19,12 +19,12 @@ import greenlet
 import nnsight
 import torch
 import vllm
-from greenlet import GreenletExit, getcurrent
+from greenlet import GreenletExit
 from nnsight.intervention.interleaver import Event, Mediator, Pending
 
 import nnterp
 
-from ..steps import end_loop
+from ..steps import end_loop, raise_in
 from ..visit import Visit
 from .rows import Handed, PrivateRows, RefusedSplice, RowBatcher, Step
 from .saved import Saved
@@ -182,15 +182,7 @@ class RequestBlock(Mediator):
 
     def _refuse(self, error: BaseException) -> Any:
         """Raise ``error`` where the block is waiting; what it waits for next."""
-        worker = self.worker
-        assert worker is not None
-        worker.parent = getcurrent()
-        try:
-            return self._take_turn(worker.throw, error)
-        except BaseException as raised:
-            if not hasattr(raised, "__intervention_tb__"):
-                raised.__intervention_tb__ = raised.__traceback__  # type: ignore[attr-defined]
-            raise
+        return self._take_turn(raise_in, self, error)
 
     def end(self, error: Exception) -> None:
         """End the block, and with it its request, with ``error``, whatever it catches."""
