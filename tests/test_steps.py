@@ -54,10 +54,12 @@ def test_the_result_is_read_below_a_loop_without_an_end(
             for _ in tracer.iter[:]:
                 rows.append(either.layers[0].layer_output.shape[1])
                 best.append(either.logits[0, -1].argmax().item())
+            else:
+                best.append("its end")
             best.append("below")
             result = tracer.result.save()
     assert rows == [3, 1, 1]
-    assert best == [*greedy, "below"]
+    assert best == [*greedy, "its end", "below"]
     assert tokens(either, result) == greedy
 
 
@@ -81,10 +83,26 @@ def test_an_edit_in_the_last_step_of_a_loop_lands(either: Any, settings: dict[st
     assert tokens(either, result) == [forced] * STEPS
 
 
+@pytest.mark.parametrize("stop", [None, 2])
+def test_a_loop_that_reads_the_result_ends_with_it(
+    either: Any, settings: dict[str, Any], stop: int | None
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with either.generate(IDS, **settings) as tracer:
+            steps = nnsight.save([])
+            for step in tracer.iter[:stop]:
+                result = tracer.result.save()
+                steps.append(step)
+            steps.append("below")
+    assert steps == [0, "below"]
+    assert len(tokens(either, result)) == STEPS
+
+
 def test_a_loop_with_a_later_end_than_the_run_warns_and_goes_on_below(
     either: Any, settings: dict[str, Any]
 ) -> None:
-    with pytest.warns(UserWarning, match="a step the run did not make, step 3, and ended") as said:
+    with pytest.warns(UserWarning, match=r"did not make, at .*\.i3, and ended there") as said:
         with either.generate(IDS, **settings) as tracer:  # outruns it
             rows = nnsight.save([])
             for _ in tracer.iter[:5]:

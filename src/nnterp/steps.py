@@ -39,13 +39,13 @@ class Loops:
     """A block's loops over steps.
 
     Attributes:
-        entered: How many it is in, one within another.
+        entered: Those it is in, one within another.
         over: Whether its run is.
         said: What is to be said to whoever wrote them.
     """
 
     def __init__(self) -> None:
-        self.entered = 0
+        self.entered: list[Steps] = []
         self.over = False
         self.said: list[str] = []
 
@@ -64,23 +64,20 @@ class Steps(Iterations):
 
     def __iter__(self) -> Iterator[int]:
         loops = Loops.of(getcurrent().mediator())
-        loops.entered += 1
-        step = None
+        loops.entered.append(self)
         try:
             for step in super().__iter__():
+                if not loops.over:
+                    yield step
                 if loops.over:
                     break
-                yield step
-            else:
-                step = None
         finally:
-            loops.entered -= 1
-            bounded = self.stop is not None or self.steps is not None
-            if loops.over and bounded and step is not None:
-                loops.said.append(
-                    f"the loop asked for a step the run did not make, step {step}, and ended "
-                    f"there: what it saved is kept, and what follows it was done. {_PIN}"
-                )
+            loops.entered.remove(self)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it was written how far the loop goes."""
+        return self.stop is not None or self.steps is not None
 
 
 def with_ends(tree: ast.Module) -> ast.Module:
@@ -93,7 +90,7 @@ def with_ends(tree: ast.Module) -> ast.Module:
     tree = copy.deepcopy(tree)
     for loop in ast.walk(tree):
         if _is_over_steps(loop):
-            ended = ast.ExceptHandler(copy.deepcopy(_RUN_OVER), None, [ast.Break()])
+            ended = ast.ExceptHandler(copy.deepcopy(_RUN_OVER), None, [ast.Continue()])
             attempt = ast.Try(body=loop.body, handlers=[ended], orelse=[], finalbody=[])
             loop.body = [ast.copy_location(attempt, loop.body[0])]
     return ast.fix_missing_locations(tree)
@@ -121,9 +118,12 @@ def end_loop(block: Mediator, throw: Callable[[BaseException], Any]) -> None:
     loops, pending = Loops.of(block), block.pending
     if not (loops.entered and block.alive and pending is not None and pending.provider):
         return
-    if pending.provider == "result" or block.iteration == 0:
-        return  # what the run is yet to give it, or never reached in its first step
+    if pending.provider != "result" and block.iteration == 0:
+        return  # the run never reached it in its first step
     loops.over = True
+    if pending.provider == "result":
+        return  # the run is yet to give it
+    loop = loops.entered[-1]
     over = RunOver(f"{pending} was asked for, and the run was over")
     block.pending = None
     try:
@@ -139,6 +139,12 @@ def end_loop(block: Mediator, throw: Callable[[BaseException], Any]) -> None:
             "itself, as `for step in tracer.iter[...]`, ends with the run; of one in a function or "
             "a comprehension, say where it ends, as in tracer.iter[:3]"
         )
+    else:
+        if loop.bounded:
+            loops.said.append(
+                f"the loop asked for a step the run did not make, at {pending}, and ended there: "
+                f"what it saved is kept, and what follows it was done. {_PIN}"
+            )
 
 
 class StepTracer(InterleavingTracer):
