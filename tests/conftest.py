@@ -122,6 +122,21 @@ def engine(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]
 
 
 @pytest.fixture(scope="session")
+def transformer(tiny_folder: Callable[[str], Path]) -> Any:
+    """The tiny llama on transformers, in this process."""
+    from nnterp import StandardizedTransformer
+
+    path = str(tiny_folder("llama"))
+    return StandardizedTransformer(path, dispatch=True, attn_implementation="eager")
+
+
+@pytest.fixture(scope="session", params=["vllm", "transformers"])
+def either(request: pytest.FixtureRequest, engine: Callable[[str], Any], transformer: Any) -> Any:
+    """The tiny llama on each engine in turn: the same weights."""
+    return engine("llama") if request.param == "vllm" else transformer
+
+
+@pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a tiny checkpoint, made on first use, with nothing run on it."""
     folder = tmp_path_factory.mktemp("tiny")

@@ -380,6 +380,49 @@ def save_what_cannot_travel_steps_before_the_end(model: Any, tracer: Any) -> Any
     return (n for n in range(3))
 
 
+@fault(r"KeyError: 'after the run'")
+def raise_below_the_result(model: Any, tracer: Any) -> None:
+    tracer.result  # noqa: B018
+    raise KeyError("after the run")
+
+
+@fault(r"ValueError: model\.trace runs the model, which is running already.*close the trace")
+def open_a_trace_in_a_trace(model: Any, tracer: Any) -> None:
+    model.trace([1, 2, 3])
+
+
+@fault(r"ValueError: model\.model\.layers\.0\.mlp\.trace runs the model")
+def open_a_trace_of_a_part(model: Any, tracer: Any) -> None:
+    model.layers[0].mlp.trace([1, 2, 3])
+
+
+@fault(r"ValueError: collect runs the model")
+def collect_in_a_trace(model: Any, tracer: Any) -> None:
+    model.collect([[1, 2, 3]], {"logits": "last"})
+
+
+@fault(
+    r"ValueError: .*o_proj takes rows of 128 features in torch\.float32, and was given \(300, 192\)"
+)
+def call_a_projection_on_wider_rows(model: Any, tracer: Any) -> None:
+    # As many numbers as 450 rows that fit: vLLM's kernel would write those, over what is not its.
+    model.layers[0].self_attn.o_proj(torch.ones(300, 192))
+
+
+@fault(
+    r"ValueError: .*mlp\.\w+ takes rows of 64 features in torch\.float32, and was given \(300, 96\)"
+)
+def call_a_block_of_projections_on_wider_rows(model: Any, tracer: Any) -> None:
+    model.layers[0].mlp(torch.ones(300, 96))
+
+
+@fault(
+    r"ValueError: .*o_proj takes rows of 128 features in torch\.float32, and was .* torch\.float16"
+)
+def call_a_projection_on_halves(model: Any, tracer: Any) -> None:
+    model.layers[0].self_attn.o_proj(torch.ones(2, 128, dtype=torch.float16))
+
+
 # -- no error, and no one else's affair -----------------------------------------------------------
 
 

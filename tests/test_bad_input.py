@@ -14,6 +14,7 @@ import pytest
 
 import nnterp
 from nnterp import CheckpointNotFound, UnservableCheckpoint, UnsupportedFamily
+from nnterp.arguments import of_transformers
 
 ENGINES = ("StandardizedTransformer", "StandardizedVLLM")
 
@@ -122,9 +123,99 @@ def test_no_vllm_names_the_extra_to_install(
         nnterp.StandardizedVLLM(str(tiny_folder("llama")))
 
 
-def test_a_misspelt_argument_is_not_swallowed(tiny_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(TypeError, match="max_model_lenght"):
-        nnterp.StandardizedVLLM(str(tiny_folder("llama")), max_model_lenght=64)
+@pytest.mark.usefixtures("never_started")
+@pytest.mark.parametrize("dispatch", [False, True])
+@pytest.mark.parametrize(
+    ("engine", "name", "says"),
+    [
+        ("StandardizedTransformer", "attn_implementaton", "did you mean 'attn_implementation'"),
+        ("StandardizedTransformer", "max_memroy", "did you mean 'max_memory'"),
+        ("StandardizedTransformer", "hidden_sise", "did you mean 'hidden_size'"),
+        ("StandardizedTransformer", "enable_attention_probs", "attn_implementation='eager'"),
+        ("StandardizedTransformer", "tokenizer_kwargs", "tokenizer=AutoTokenizer"),
+        ("StandardizedTransformer", "check_renaming", "nothing to pass.*`nnterp check MODEL`"),
+        ("StandardizedTransformer", "allow_dispatch", "nothing to pass"),
+        ("StandardizedTransformer", "rename_config", "pass rename="),
+        ("StandardizedTransformer", "model_kwargs", "as arguments of their own"),
+        ("StandardizedVLLM", "max_model_lenght", "did you mean 'max_model_len'"),
+        ("StandardizedVLLM", "enable_attention_probs", "the pattern is always served"),
+        ("StandardizedVLLM", "tokenizer_kwargs", "set them on model.tokenizer"),
+        ("StandardizedVLLM", "check_renaming", "nothing to pass.*`nnterp check MODEL`"),
+        ("StandardizedVLLM", "torch_dtype", "pass dtype"),
+        ("StandardizedVLLM", "device_map", "tensor_parallel_size"),
+        ("StandardizedVLLM", "worker_cls", "nnterp's own worker"),
+        ("StandardizedVLLM", "model", "the first argument"),
+    ],
+)
+def test_an_argument_that_nothing_takes_is_refused_where_it_is_passed(
+    tiny_folder: Callable[[str], Path], engine: str, name: str, says: str, dispatch: bool
+) -> None:
+    path = tiny_folder("llama")
+    with pytest.raises(TypeError, match=f"{engine} takes no argument '{name}'.*{says}"):
+        getattr(nnterp, engine)(path, **{name: None}, dispatch=dispatch)
+
+
+def test_an_argument_for_the_load_of_a_loaded_module_is_refused(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = tiny_folder("llama")
+    module, tokenizer = (
+        kind.from_pretrained(path) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    with pytest.raises(TypeError, match="'attn_implementation' beside a module that is loaded"):
+        nnterp.StandardizedTransformer(module, tokenizer=tokenizer, attn_implementation="eager")
+    assert nnterp.StandardizedTransformer(module, tokenizer=tokenizer).num_layers == 2
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_whatever_from_pretrained_takes_is_taken(
+    tiny_folder: Callable[[str], Path], name: str
+) -> None:
+    """Held against what transformers' own load of the checkpoint says of each name."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = tiny_folder(name)
+    config = AutoConfig.from_pretrained(path)
+    known = of_transformers(nnterp.StandardizedTransformer, config, {})
+    refused = []
+    for given in {*config.to_dict(), *config.attribute_map, *known.names, *NAMES}:
+        if not known.others and given not in known:
+            with pytest.raises(TypeError, match=f"unexpected keyword argument '{given}'"):
+                AutoModelForCausalLM.from_pretrained(path, **{given: None})
+            refused.append(given)
+    assert {"enable_attention_probs", "max_memroy", "max_model_len"} <= set(refused)
+    assert {"device_map", "max_memory", "quantization_config", "key_mapping"} <= known.names
+
+
+#: Arguments people pass, of which some are taken and others not.
+NAMES = (
+    *("enable_attention_probs", "max_memroy", "max_model_len", "sliding_window", "rope_theta"),
+    *("load_in_4bit", "use_flash_attention_2", "low_cpu_mem_usage", "n_embd", "hidden_size"),
+    *("tie_word_embeddings", "temperature", "num_beams", "problem_type", "id2label", "seed"),
+    *("pruned_heads", "output_attentions", "use_cache", "attn_implementation", "variant"),
+)
+
+
+def test_overrides_of_the_config_reach_the_model(tiny_folder: Callable[[str], Path]) -> None:
+    path = tiny_folder("llama")
+    taken = {"num_hidden_layers": 1, "rms_norm_eps": 1e-3, "device_map": "cpu", "max_memory": None}
+    for dispatch in (False, True):
+        model = nnterp.StandardizedTransformer(path, dispatch=dispatch, **taken)
+        assert model.num_layers == 1
+        assert model._module.config.rms_norm_eps == 1e-3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_path_object_is_a_path(
+    engine: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    assert getattr(nnterp, engine)(tiny_folder("llama")).num_layers == 2
+    with pytest.raises(CheckpointNotFound, match=r"no config\.json in"):
+        getattr(nnterp, engine)(tmp_path)
+    with pytest.raises(CheckpointNotFound, match="no folder"):
+        getattr(nnterp, engine)(tmp_path / "nowhere")
 
 
 UNGUARDED = """

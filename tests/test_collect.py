@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import collects
+import nnterp
 from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer, StandardizedVLLM
 from nnterp.compare import gap
@@ -18,16 +26,9 @@ from nnterp.errors import Unavailable
 CLOSE = 1e-5
 
 
-@pytest.fixture(scope="module")
-def transformer(tiny_folder: Callable[[str], Path]) -> Any:
-    return StandardizedTransformer(
-        str(tiny_folder("llama")), dispatch=True, attn_implementation="eager"
-    )
-
-
-@pytest.fixture(scope="module", params=["vllm", "transformers"])
-def model(request: pytest.FixtureRequest, engine: Callable[[str], Any], transformer: Any) -> Any:
-    return engine("llama") if request.param == "vllm" else transformer
+@pytest.fixture
+def model(either: Any) -> Any:
+    return either
 
 
 def test_each_choice_of_positions_keeps_what_a_trace_reads(model: Any) -> None:
@@ -127,6 +128,12 @@ def test_a_refusal_says_what_to_write(model: Any) -> None:
     refused(two, {"layers.0.layer_output": "first"}, ValueError, "'last', 'all' or 'mean'")
     refused(two, {"layers.0.layer_output": 3}, IndexError, "prompt 0 has 3 tokens")
     refused(two, {"layers.0.layer_output": 2.5}, TypeError, "not a float")
+    refused(two, {"layers.0.layer_output": True}, TypeError, "not a bool")
+    refused(two, {"layers.0.layer_output": [0, 5]}, IndexError, "prompt 1 has 5 tokens .*tion 5")
+    refused(two, {"layers.0.layer_output": [-4, 0]}, IndexError, "prompt 0 has 3 tokens .*tion -4")
+    refused(two, {"layers.0.layer_output": [0]}, ValueError, "1 positions for 2 prompts")
+    refused(two, {"layers.0.layer_output": [True, False]}, ValueError, "mask of prompt 0")
+    refused(two, {"layers.0.layer_output": [0.5, 1.0]}, ValueError, "mask of prompt 0")
     refused(two, {"layers.0.layer_output": [[True]]}, ValueError, "1 masks for 2 prompts")
     refused(two, {"layers.0.layer_output": [[True], [True]]}, ValueError, "mask of prompt 0")
     refused(
@@ -146,11 +153,152 @@ def test_a_refusal_says_what_to_write(model: Any) -> None:
     refused({"ids": [1, 2]}, {"logits": "last"}, TypeError, "holds input_ids, and this ids")
 
 
+def test_a_position_for_each_prompt(model: Any) -> None:
+    name = "layers.1.layer_output"
+    whole = model.collect(collects.PROMPTS, {name: "all"})[name]
+    for positions in (
+        [0, 7, -2],
+        (0, 7, -2),
+        torch.tensor([0, 7, -2]),
+        np.array([0, 7, -2]),
+        [torch.tensor(0), 7, np.int64(-2)],
+    ):
+        rows = model.collect(collects.PROMPTS, {name: positions}, batch_size=2)[name]
+        expected = torch.stack([whole[0][0], whole[1][7], whole[2][-2]])
+        assert rows.shape == expected.shape
+        assert gap(rows, expected) < CLOSE
+    last = model.collect(collects.PROMPTS, {"logits": [-1, 14, 8]})["logits"]
+    assert torch.equal(last, model.collect(collects.PROMPTS, {"logits": "last"})["logits"])
+    pair = model.collect(collects.PROMPTS, {"layers.0.self_attn.attention_queries": [5, 0, 3]})
+    assert pair["layers.0.self_attn.attention_queries"].shape == (3, 4, 32)
+
+
+def test_what_was_collected_is_kept_in_files(model: Any, tmp_path: Path) -> None:
+    want = {"layers.*.layer_output": "last", "layers.0.mlp.mlp_output": "all", "logits": "last"}
+    found = model.collect(collects.PROMPTS, want)
+    torch.save(found, tmp_path / "found.pt")
+    for again in (torch.load(tmp_path / "found.pt"), pickle.loads(pickle.dumps(found))):
+        assert type(again) is nnterp.Collected
+        assert type(again["layers.0.mlp.mlp_output"]) is nnterp.Ragged
+        assert torch.equal(again["layers.0.mlp.mlp_output"][1], found["layers.0.mlp.mlp_output"][1])
+        assert repr(again) == repr(found)
+        for key, rows in collects.flat(found).items():
+            assert torch.equal(collects.flat(again)[key], rows)
+    save_file(found.tensors(), tmp_path / "found.safetensors")
+    tensors = load_file(tmp_path / "found.safetensors")
+    rows, offsets = (tensors[f"layers.0.mlp.mlp_output.{part}"] for part in ("rows", "offsets"))
+    assert torch.equal(nnterp.Ragged(rows, offsets)[2], found["layers.0.mlp.mlp_output"][2])
+    assert torch.equal(tensors["layers.1.layer_output"], found["layers.1.layer_output"])
+    assert len(tensors) == 5
+
+
+def test_a_file_of_what_was_collected_is_read_by_a_process_that_ran_no_model(
+    model: Any, tmp_path: Path
+) -> None:
+    found = model.collect(collects.PROMPTS, {"layers.0.layer_output": "all"})
+    torch.save(found, tmp_path / "found.pt")
+    source = f"import nnterp, torch; print(torch.load({str(tmp_path / 'found.pt')!r}))"
+    ended = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.strip() == repr(found), ended.stderr
+
+
+def adapted(folder: Path, seed: int, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Write an adapter of each block's output projection; what it adds to their weights."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors, added = {}, {}
+    for index, block in enumerate(module.model.layers):
+        made, taken = block.self_attn.o_proj.weight.shape
+        name = f"model.layers.{index}.self_attn.o_proj"
+        down, up = (
+            torch.randn(shape, generator=generator) * 0.3 for shape in ((4, taken), (made, 4))
+        )
+        tensors[f"base_model.model.{name}.lora_A.weight"] = down
+        tensors[f"base_model.model.{name}.lora_B.weight"] = up
+        added[f"{name}.weight"] = up @ down * (8 / 4)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["o_proj"],
+        "bias": "none",
+        "task_type": "CAUSAL_LM",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return added
+
+
+def test_prompts_run_with_the_adapters_they_are_given(
+    references: Path, keep: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    """Held against transformers with the adapters' products added to the weights."""
+    from vllm.lora.request import LoRARequest
+
+    path, name = str(references / "llama"), "layers.1.layer_output"
+    alone = AutoModelForCausalLM.from_pretrained(path)
+    weights = dict(alone.named_parameters())
+    added = [adapted(tmp_path / str(seed), seed, alone) for seed in (1, 2)]
+
+    def last(prompt: list[int], change: dict[str, torch.Tensor]) -> torch.Tensor:
+        kept: list[torch.Tensor] = []
+        hook = alone.model.layers[1].register_forward_hook(
+            lambda _, __, output: kept.append(output)
+        )
+        with torch.no_grad():
+            for key, delta in change.items():
+                weights[key] += delta
+            alone(torch.tensor([prompt]))
+            for key, delta in change.items():
+                weights[key] -= delta
+        hook.remove()
+        return kept[0][0, -1]
+
+    model = keep(
+        StandardizedVLLM(
+            path, dispatch=True, enable_lora=True, max_loras=2, max_lora_rank=8, **TINY_ENGINE
+        )
+    )
+    one, two = (LoRARequest(str(seed), seed, str(tmp_path / str(seed))) for seed in (1, 2))
+    plain: dict[str, torch.Tensor] = {}
+    for requests, changes in (
+        (None, [plain] * 3),
+        (one, [added[0]] * 3),
+        ([two, None, one], [added[1], plain, added[0]]),
+    ):
+        found = model.collect(collects.PROMPTS, {name: "last"}, lora_request=requests)[name]
+        for row, prompt, change in zip(found, collects.PROMPTS, changes, strict=True):
+            assert gap(row, last(prompt, change)) < CLOSE
+    assert gap(last(collects.PROMPTS[0], added[0]), last(collects.PROMPTS[0], plain)) > 0.1
+    with pytest.raises(ValueError, match="2 lora_requests for 3 prompts"):
+        model.collect(collects.PROMPTS, {name: "last"}, lora_request=[one, two])
+
+
+def test_an_adapter_that_cannot_be_had_says_how(
+    engine: Callable[[str], Any], transformer: Any
+) -> None:
+    from vllm.exceptions import VLLMValidationError
+    from vllm.lora.request import LoRARequest
+
+    request = LoRARequest("nothing", 1, "nowhere")
+    want = {"layers.0.layer_output": "last"}
+    with pytest.raises(TypeError, match=r"peft='path/of/the/adapter'"):
+        transformer.collect(collects.PROMPTS, want, lora_request=request)
+    model = engine("llama")
+    with pytest.raises(VLLMValidationError, match="LoRA is not enabled"):
+        model.collect(collects.PROMPTS, want, lora_request=request)
+    assert model.collect(collects.PROMPTS, want)["layers.0.layer_output"].any()
+
+
 def test_logits_of_every_position_are_transformers_alone(
     engine: Callable[[str], Any], transformer: Any
 ) -> None:
     with pytest.raises(ValueError, match="logits is served for the last position only"):
         engine("llama").collect(["a b"], {"logits": "all"})
+    with pytest.raises(ValueError, match="logits is served for the last position only"):
+        engine("llama").collect(["a b", "c d e"], {"logits": [2, 3]})
     found = transformer.collect(["a b", "c d e"], {"logits": "all"})["logits"]
     assert [len(rows) for rows in found] == [3, 5]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# At once: `torch.load` builds these only where they have been named to it.
+from .collecting.collected import Collected, Ragged
+
 if TYPE_CHECKING:
     from .errors import (
         CheckpointNotFound,
@@ -35,8 +38,10 @@ _HOMES = {
 
 __all__ = [
     "CheckpointNotFound",
+    "Collected",
     "KnownWrongWarning",
     "MissingMainGuard",
+    "Ragged",
     "StandardizedTransformer",
     "StandardizedVLLM",
     "Unavailable",

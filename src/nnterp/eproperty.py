@@ -8,7 +8,6 @@ goes back into the model when the `Visit` of that place ends.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, overload
 
 import torch
@@ -89,12 +88,9 @@ class StandardValue(eproperty):
         held = visit.held(self)
         if held is None:
             held, fresh = self.look(host, visit)
-            read_only = self.why_read_only(host) is not None
-            if fresh or read_only:
+            if fresh or self.why_read_only(host) is not None:
                 mediator.transform = visit
                 visit.open(self, host, held)
-            if read_only:
-                visit.lines[self] = _users_line()
             if torch.is_grad_enabled():
                 gradients.serve(held, self.path(host), no_gradient(self.site))
         return held
@@ -231,19 +227,18 @@ class StandardValue(eproperty):
             late = passed > 0 and 0 < mediator.occurrence(beginning) * runs <= passed
         if late:
             latest = getattr(mediator, "latest_value", None)
-            after = f" after {latest}, which the forward reaches later" if latest else ""
+            after = f" after {latest}" if latest else ""
             raise OutOfOrderError(
-                f"{path} was asked for{after}: the forward has passed it. Read it "
+                f"{path} was asked for{after}, when the forward had passed it. Read it "
                 "first, on a line above, and keep it in a variable"
             )
 
-    def require_writable(self, host: StandardEnvoy, line: int | None = None) -> None:
-        """Raise where the value cannot be edited, as it was since it was read on ``line``."""
+    def require_writable(self, host: StandardEnvoy, how: str = "") -> None:
+        """Refuse an edit of a value that is only read on ``host``, made as ``how`` says."""
         reason = self.why_read_only(host)
         if reason is not None:
             engine = host.serving.engine
-            since = "" if line is None else f". It was read on line {line}, and edited in place"
-            raise ValueError(f"{self.path(host)} is read-only on {engine}: {reason}{since}")
+            raise ValueError(f"{self.path(host)} is read-only on {engine}{how}: {reason}")
 
     def why_read_only(self, host: StandardEnvoy) -> str | None:
         """Why ``host`` does not take an edit of this value, or None where it does."""
@@ -272,10 +267,12 @@ class StandardValue(eproperty):
             raise TypeError(f"{path} is {held.dtype} and cannot hold {new.dtype}; assign its .real")
         return host.serving.adopt(new.to(held.device, held.dtype), self.value, host)
 
-    def shape_refusal(self, host: Envoy, served: torch.Size, offered: torch.Size) -> str:
+    def shape_refusal(
+        self, host: Envoy, served: torch.Size, offered: torch.Size, how: str = ""
+    ) -> str:
         return (
-            f"{self.path(host)} has shape {tuple(served)} on this request, and a value of shape "
-            f"{tuple(offered)} cannot take its place: edit the rows you mean instead, as in "
+            f"{self.path(host)} has shape {tuple(served)} on this request{how}, and a value of "
+            f"shape {tuple(offered)} cannot take its place: edit the rows you mean instead, as in "
             f"`{self.name}[:, positions] = ...`"
         )
 
@@ -294,11 +291,3 @@ def _same(new: Any, held: Tensor) -> bool:
         and new.storage_offset() == held.storage_offset()
         and (new.shape, new.stride()) == (held.shape, held.stride())
     )
-
-
-def _users_line() -> int:
-    """The line of the user's that reads a value."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("nnterp."):
-        frame = frame.f_back
-    return frame.f_lineno

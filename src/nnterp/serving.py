@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from greenlet import getcurrent
 from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
@@ -64,6 +65,27 @@ class Serving(Protocol):
 
     def unavailable_now(self, value: Value) -> str | None:
         """Why the step the running block is at does not serve ``value``, or None."""
+
+
+def in_block() -> bool:
+    """Whether the code running now is a trace's block."""
+    return getattr(getcurrent(), "mediator", None) is not None
+
+
+def require_outside_blocks(what: str) -> None:
+    """Refuse what runs prompts of its own in a block, whose model is in the middle of a run.
+
+    Args:
+        what: What was called.
+
+    Raises:
+        ValueError: This is a block.
+    """
+    if in_block():
+        raise ValueError(
+            f"{what} runs the model, which is running already for the trace this is in: save "
+            "what you need of it, close the trace, and go on below"
+        )
 
 
 class StandardEnvoy(Envoy):

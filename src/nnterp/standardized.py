@@ -16,18 +16,19 @@ from typing import Any
 
 import torch
 from nnsight.intervention import aliasing
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from . import families, values
 from .collecting.collected import Collected
-from .collecting.prompts import token_ids
 from .collecting.request import wanted_places
 from .collecting.selections import Positions, Selection
+from .entries import Entries
 from .eproperty import StandardValue
 from .errors import CheckpointNotFound, UnsupportedFamily, did_you_mean
 from .names import Place
-from .serving import StandardEnvoy
+from .prompts import token_ids
+from .serving import StandardEnvoy, require_outside_blocks
 from .sites import FirstArgument, FromFamily, Output, found
 from .support import Support, part, support
 from .values import Value
@@ -81,7 +82,11 @@ class Standardized(StandardEnvoy):
             "envoys": self._added_envoys
             | {
                 key: envoy
-                for key, envoy in {**self._engine_envoys(), **self.family.ENVOYS}.items()
+                for key, envoy in {
+                    nn.ModuleList: Entries,
+                    **self._engine_envoys(),
+                    **self.family.ENVOYS,
+                }.items()
                 if key not in self._added_envoys
             },
         }
@@ -188,6 +193,20 @@ class Standardized(StandardEnvoy):
 
     # -- methods -------------------------------------------------------------
 
+    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        """nnsight's trace, of a prompt or of several invokes.
+
+        Args:
+            *inputs: A text, token ids, a chat, or what a tokenizer made of a text.
+            **kwargs: The same by name, ``input_ids`` and ``attention_mask``; and what the run
+                takes beside it, on vLLM sampling settings.
+
+        Raises:
+            ValueError: It is opened in the block of another.
+        """
+        require_outside_blocks(f"{self.path}.trace")
+        return super().trace(*inputs, **kwargs)
+
     def support(self) -> Support:
         """Which values this checkpoint serves, in which layout, and why not the others."""
         return support(self)
@@ -201,11 +220,13 @@ class Standardized(StandardEnvoy):
 
     def collect(
         self,
-        prompts: Iterable[str | Sequence[int] | Tensor] | Mapping[str, Any],
+        prompts: Iterable[str | Sequence[int] | Sequence[Mapping[str, Any]] | Tensor]
+        | Mapping[str, Any],
         values: Mapping[str, Positions],
         *,
         batch_size: int | None = None,
         progress: bool | None = None,
+        lora_request: Any = None,
     ) -> Collected:
         """Keep a few values of many prompts, much faster than a trace for each.
 
@@ -216,15 +237,17 @@ class Standardized(StandardEnvoy):
             found["layers.12.layer_output"]  # [prompts, hidden]
 
         Args:
-            prompts: Texts, token ids, or the output of a tokenizer.
+            prompts: Texts, token ids, chats, or the output of a tokenizer.
             values: For each value's name, ``*`` standing for every block, the positions to
                 keep: ``"last"``, ``"all"``, ``"mean"`` (in float32), a position such as
-                ``0`` or ``-2``, a mask of ``[tokens]`` for each prompt, or a function from
-                the value, in the layout of a trace with batch 1, to a tensor of one shape
-                for all prompts.
+                ``0`` or ``-2``, a position for each prompt, a mask of ``[tokens]`` for each,
+                or a function from the value, in the layout of a trace with batch 1, to a
+                tensor of one shape for all prompts.
             batch_size: The most prompts at a time; by default as many as are a good forward
                 on transformers, and as vLLM cares to have waiting.
             progress: Whether to show a bar; by default for more than a few prompts.
+            lora_request: On vLLM, the adapter that the prompts run with, as ``trace`` takes it:
+                one for all, or a list of one or None for each.
 
         Returns:
             By name, a tensor ``[prompts, ...]``, or, where prompts keep different numbers of
@@ -235,12 +258,14 @@ class Standardized(StandardEnvoy):
             ValueError: A name is no value's, or positions are none.
             RuntimeError: A function failed on vLLM; it names the error.
         """
+        require_outside_blocks("collect")
         ids = token_ids(self.tokenizer, prompts)
         wanted = wanted_places(self, values, [len(prompt) for prompt in ids])
         shown = len(ids) >= BAR_FROM if progress is None else progress
         disabled = not shown or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
         with tqdm(total=len(ids), desc="Collecting", unit="prompt", disable=disabled) as bar:
-            return Collected.of(wanted, self._gather(ids, wanted, batch_size, bar.update))
+            rows = self._gather(ids, wanted, batch_size, bar.update, lora_request)
+            return Collected.of(wanted, rows)
 
     def _gather(
         self,
@@ -248,6 +273,7 @@ class Standardized(StandardEnvoy):
         wanted: Mapping[Place, Selection],
         batch_size: int | None,
         advance: Callable[[int], Any],
+        lora_request: Any,
     ) -> Mapping[Place, Tensor]:
         """Run the prompts ``ids`` and keep what is ``wanted``, telling ``advance`` of each few."""
         raise NotImplementedError
@@ -291,10 +317,10 @@ class Standardized(StandardEnvoy):
         applies them: on the last block's ``layer_output`` it equals ``logits``.
 
         Args:
-            stream: ``[batch, seq, hidden]``.
+            stream: ``[..., hidden]``: ``[batch, seq, hidden]``, some positions' rows, or one.
 
         Returns:
-            ``[batch, seq, vocab]``.
+            ``[..., vocab]``.
         """
         raise NotImplementedError
 
@@ -308,27 +334,25 @@ class Standardized(StandardEnvoy):
                 stream = given[0] if isinstance(given, tuple) else given
         return stream
 
-    def get_topk_closest_tokens(
-        self, stream: Tensor, k: int = 5
-    ) -> tuple[list[list[list[str]]], Tensor]:
+    def get_topk_closest_tokens(self, stream: Tensor, k: int = 5) -> tuple[list[Any], Tensor]:
         """The ``k`` tokens a residual stream is closest to, by `project_on_vocab`.
 
         Args:
-            stream: ``[batch, seq, hidden]``.
+            stream: ``[..., hidden]``: ``[batch, seq, hidden]``, some positions' rows, or one.
             k: How many.
 
         Returns:
-            The tokens' texts, ``[batch][seq][k]`` from the most probable, and their
-            probabilities, ``[batch, seq, k]``.
+            The tokens' texts from the most probable, in lists nested as the leading axes of
+            ``stream`` are, ``[batch][seq][k]``, and their probabilities, ``[..., k]``.
         """
         probabilities, ids = (
             self.project_on_vocab(stream).softmax(-1, dtype=torch.float32).topk(k, dim=-1)
         )
-        texts = [
-            [[self.tokenizer.decode(token) for token in position] for position in row]
-            for row in ids.tolist()
-        ]
-        return texts, probabilities
+
+        def texts(of: Any) -> Any:
+            return list(map(texts, of)) if isinstance(of, list) else self.tokenizer.decode(of)
+
+        return texts(ids.tolist()), probabilities
 
     def _index(self, layer: int) -> int:
         count = self.num_layers
@@ -340,7 +364,7 @@ class Standardized(StandardEnvoy):
         return {self._index(i) for i in ([layers] if isinstance(layers, int) else layers)}
 
 
-def read_config(repo_id: str, arguments: Mapping[str, Any]) -> Any:
+def read_config(repo_id: str | os.PathLike[str], arguments: Mapping[str, Any]) -> Any:
     """The config of the checkpoint at ``repo_id``, a folder or a hub id.
 
     Raises:
@@ -350,6 +374,7 @@ def read_config(repo_id: str, arguments: Mapping[str, Any]) -> Any:
 
     if arguments.get("config") is not None:
         return arguments["config"]
+    repo_id = os.fspath(repo_id)
     folder = Path(repo_id)
     looks_local = repo_id.startswith(("/", ".", "~")) or repo_id.count("/") > 1
     if (looks_local or folder.is_dir()) and not (folder / "config.json").is_file():

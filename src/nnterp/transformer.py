@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from nnsight.tracing.tracer import _saves, mark
 from torch import Tensor
 
 from . import gradients, known_wrong, measured, values
+from .arguments import of_transformers, of_wrapped, require_known
 from .collecting.batch import InMemory, gather_batch
 from .collecting.gather import Gather
 from .collecting.selections import Selection, Span
@@ -21,10 +24,12 @@ from .components.invokes import InvokeBlock, Invokes
 from .components.layer import Live
 from .eproperty import StandardValue
 from .names import Place
+from .prompts import holds_chats, require_template
 from .saves import holds_saved, warn_of_unnamed
 from .serving import StandardEnvoy
 from .sites import NextTokenProbabilities, OutputField, Reading
 from .standardized import Standardized, read_config
+from .steps import StepTracer, end_loops
 from .visit import Visit
 
 _LOGITS = OutputField("logits")
@@ -63,6 +68,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
     Raises:
         CheckpointNotFound: ``repo_id`` names no readable checkpoint.
         UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
+        TypeError: Nothing behind the class takes one of ``kwargs``.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
 
@@ -73,7 +79,7 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
 
     def __init__(
         self,
-        repo_id: str | torch.nn.Module,
+        repo_id: str | os.PathLike[str] | torch.nn.Module,
         *args: Any,
         family: Any = None,
         rename: Mapping[Any, Any] | None = None,
@@ -81,9 +87,12 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
         **kwargs: Any,
     ) -> None:
         if isinstance(repo_id, torch.nn.Module):
-            config = repo_id.eval().config
+            config, known = repo_id.eval().config, of_wrapped(type(self))
         else:
+            repo_id = os.fspath(repo_id)
             config = read_config(repo_id, kwargs)
+            known = of_transformers(type(self), config, kwargs)
+        require_known(type(self), "transformers", kwargs, known)
         self._shards = wants_tensor_parallel(repo_id, kwargs)
         tree = self._adopt(config, family, rename, envoys)
         known_wrong.warn(config, "transformers", "", kwargs)
@@ -103,12 +112,25 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
             # A pipeline has its tokenizer pad on the left.
             self.tokenizer.padding_side = side
 
-    def interleave(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("tracer_cls", StepTracer)
+        return super().trace(*inputs, **kwargs)
+
+    def _batch_size(self, *inputs: Any, **kwargs: Any) -> int:
+        # What an invoke is given is counted before it is anything else.
+        if len(inputs) > 1:
+            raise TypeError(f"several prompts are a list of them, and here are {len(inputs)}")
+        own_template = (kwargs.get("tokenizer_encode_kwargs") or {}).get("chat_template")
+        if inputs and holds_chats(inputs[0]) and own_template is None:
+            require_template(self.processor or self.tokenizer)
+        return super()._batch_size(*inputs, **kwargs)
+
+    def interleave(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         blocks = list(self.interleaver.mediators)
         for block in blocks:
             block.__class__ = InvokeBlock
         warn_of_unnamed(blocks)
-        result = super().interleave(*args, **kwargs)
+        result = super().interleave(self._with_end(fn), *args, **kwargs)
         saved = _saves()
         for block in blocks:
             for value in block.lcls.writes().values():
@@ -116,13 +138,33 @@ class StandardizedTransformer(Live, Standardized, TransformersModel):
                     mark(value)
         return result
 
+    def _with_end(self, fn: Any) -> Any:
+        """``fn``, what a trace runs, and then the end of its blocks' loops over steps."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            # A name is of the module that is live by then.
+            named = getattr(self._module, fn) if isinstance(fn, str) else fn
+            result = named(*args, **kwargs)
+            end_loops(self.interleaver.mediators)
+            self.interleaver._reindex_parked()
+            return result
+
+        return run if isinstance(fn, str) else update_wrapper(run, fn)
+
     def _gather(
         self,
         ids: Sequence[list[int]],
         wanted: Mapping[Place, Selection],
         batch_size: int | None,
         advance: Callable[[int], Any],
+        lora_request: Any,
     ) -> Mapping[Place, Tensor]:
+        if lora_request is not None:
+            raise TypeError(
+                "lora_request is vLLM's; on transformers an adapter is part of the model: load it "
+                "with StandardizedTransformer(..., peft='path/of/the/adapter'), or call "
+                "model.load_adapter('path/of/the/adapter') before, and with None after"
+            )
         gather = Gather(wanted, InMemory())
         # Like lengths together, so that little is padding; the longest first, so that what
         # memory it takes is known at once.

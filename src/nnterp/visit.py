@@ -20,6 +20,9 @@ from .sites import Site
 if TYPE_CHECKING:
     from .eproperty import StandardValue
 
+#: Where an edit in place was made that is refused when the block moves on.
+_ABOVE = ", and was edited in place on a line above"
+
 #: One open value: its host, the tensor the block holds, and the version and shape it had when
 #: it was handed over; a bare tuple, for one is made with every read.
 Open = tuple[StandardEnvoy, Tensor, int, torch.Size]
@@ -36,7 +39,7 @@ class Visit:
     view = None
     key = None
 
-    __slots__ = ("_open", "arrived", "lines", "location", "occurrence", "serving", "sites")
+    __slots__ = ("_open", "arrived", "location", "occurrence", "serving", "sites")
 
     def __init__(self, serving: Serving, location: str, occurrence: int, arrived: Any) -> None:
         self.serving = serving
@@ -45,8 +48,6 @@ class Visit:
         self.arrived = arrived
         #: The sites of values whose earlier part had to be read first.
         self.sites: dict[StandardValue, Site] = {}
-        #: The lines on which values were read that an edit of is refused.
-        self.lines: dict[StandardValue, int] = {}
         self._open: dict[StandardValue, Open] = {}
 
     def site(self, prop: StandardValue) -> Site:
@@ -96,8 +97,8 @@ class Visit:
             site = self.site(prop)
             if version != view._version:
                 if view.shape != shape:
-                    raise ValueError(prop.shape_refusal(host, shape, view.shape))
-                prop.require_writable(host, self.lines.get(prop))
+                    raise ValueError(prop.shape_refusal(host, shape, view.shape, _ABOVE))
+                prop.require_writable(host, _ABOVE)
                 changed = True
             elif not self.serving.linked(site, view):
                 continue

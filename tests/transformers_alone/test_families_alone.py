@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -322,13 +321,12 @@ def test_the_repr_lists_the_values_with_their_layouts(model: Any) -> None:
 
 @pytest.mark.parametrize("name", ["mixtral", "zaya"])
 @pytest.mark.parametrize("gradients", [False, True])
-def test_an_edit_of_what_is_read_only_names_the_line_it_was_read_on(
+def test_an_edit_in_place_of_what_is_read_only_is_refused_as_such(
     name: str, gradients: bool, tiny_folder: Callable[[str], Path]
 ) -> None:
     """Computed beside the forward in Mixtral, and the forward's own tensor in ZAYA."""
     model = load(tiny_folder(name), attn_implementation="eager")
-    line = inspect.currentframe().f_lineno + 5  # type: ignore[union-attr]
-    refusal = rf"router_logits is read-only on transformers: .* read on line {line}, and edited in"
+    refusal = r"router_logits is read-only on transformers, and was edited in place on a line above"
     with pytest.raises(ValueError, match=refusal):
         with torch.set_grad_enabled(gradients), model.trace(PROMPT):
             block = model.layers[1]

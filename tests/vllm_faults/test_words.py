@@ -128,12 +128,18 @@ def test_slots_and_dicts_shared_by_invokes_merge(model: Any) -> None:
 
 
 def test_anything_else_shared_by_invokes_is_warned_of(model: Any) -> None:
-    with pytest.warns(UserWarning, match="'total', a Tensor, was saved above several invokes"):
+    with pytest.warns(UserWarning, match="several requests changed the same part of total"):
         with model.trace(**ONE_STEP) as tracer:
             total = torch.zeros(1).save()
             for length in (3, 5):
                 with tracer.invoke(PROMPT[:length]):
                     total += model.layers[0].layer_output.sum()
+    with pytest.warns(UserWarning, match="'total', a Tensor, was saved above several invokes"):
+        with model.trace(**ONE_STEP) as tracer:
+            total = torch.zeros(1).save()
+            for length in (3, 5):
+                with tracer.invoke(PROMPT[:length]):
+                    total = total + model.layers[0].layer_output.sum()
 
 
 def test_a_loop_longer_than_the_generation_warns_in_the_callers_process(model: Any) -> None:
@@ -144,6 +150,73 @@ def test_a_loop_longer_than_the_generation_warns_in_the_callers_process(model: A
                 seen.append(model.layers[0].layer_output.shape[1])
     assert seen == [len(PROMPT), 1]
     assert said[0].filename == __file__
+
+
+def test_a_name_from_another_invoke_is_explained_and_two_traces_do(model: Any) -> None:
+    prompts = (PROMPT, PROMPT[::-1])
+    with pytest.raises(RuntimeError, match=r"name 'stream' is not defined; another invoke.*two tr"):
+        with model.trace(**ONE_STEP) as tracer:
+            with tracer.invoke(prompts[0]):
+                stream = model.layers[0].layer_output
+            with tracer.invoke(prompts[1]):
+                model.layers[0].layer_output = stream
+    with pytest.raises(RuntimeError, match="name 'stream' is not defined\n"):
+        with model.trace(prompts[0], **ONE_STEP):
+            model.layers[0].layer_output = stream  # nobody's
+    with pytest.raises(NotImplementedError, match=r"barrier\(2\) would wait for ever.*two traces"):
+        with model.trace(**ONE_STEP) as tracer:
+            barrier = tracer.barrier(2)
+            with tracer.invoke(prompts[0]):
+                barrier()
+    with model.trace(prompts[0], **ONE_STEP):
+        stream = model.layers[0].layer_output.save()
+        expected = model.logits.save()
+    with model.trace(prompts[1], **ONE_STEP):
+        model.layers[0].layer_output = stream
+        patched = model.logits.save()
+    assert torch.allclose(patched, expected)
+
+
+def test_an_invoke_in_a_trace_with_a_prompt_says_where_the_prompt_goes(either: Any) -> None:
+    with pytest.raises((RuntimeError, ValueError), match=r"open it as `with model\.trace\(\) as"):
+        with either.trace(PROMPT) as tracer:
+            with tracer.invoke(PROMPT):
+                logits = either.logits.save()  # noqa: F841
+
+
+def test_a_trace_in_a_trace_is_refused_and_the_next_one_runs(either: Any) -> None:
+    for _ in range(2):
+        with pytest.raises((RuntimeError, ValueError), match="is running already for the trace"):
+            with either.trace(PROMPT):
+                with either.trace(PROMPT):
+                    logits = either.logits.save()
+    with either.trace(PROMPT):
+        logits = either.logits.save()
+    assert logits.shape[-1] == 256
+
+
+def test_an_edit_in_place_of_what_is_read_only_is_said_to_be_above(either: Any) -> None:
+    with pytest.raises((RuntimeError, ValueError)) as refused:
+        with either.trace(PROMPT):
+            either.next_token_probs[:] = 0
+    assert "model.next_token_probs is read-only on " in str(refused.value)
+    assert ", and was edited in place on a line above: " in str(refused.value)
+    with pytest.raises((RuntimeError, ValueError)) as refused:
+        with either.trace(PROMPT):
+            either.next_token_probs = torch.zeros(1, 256)  # replaced
+    assert "in place" not in str(refused.value)
+
+
+def test_an_edit_in_place_of_the_pattern_is_said_to_be_above_where_the_block_moves_on(
+    model: Any,
+) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        with model.trace(PROMPT, **ONE_STEP):
+            model.layers[0].self_attn.attention_probabilities[:] = 0
+            model.layers[0].layer_output.sum()  # moves on
+    said = str(refused.value)
+    assert "attention_probabilities is read-only on vllm, and was edited in place on a" in said
+    assert f'{__file__}", line {line_of("# moves on")}' in said
 
 
 def test_a_save_without_a_name_warns_at_its_line(model: Any) -> None:

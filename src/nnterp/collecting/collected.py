@@ -49,6 +49,9 @@ class Collected(Mapping[str, Tensor | Ragged]):
 
     One row a prompt is a tensor, ``[prompts, ...]``; several are a `Ragged`. A row has the
     value's axes without batch and token: ``[hidden]``, ``[heads, head_dim]``. All on the host.
+
+    ``torch.save(found, path)`` keeps it, and ``torch.load(path)`` gives it back once nnterp is
+    imported.
     """
 
     def __init__(self, values: Mapping[str, Tensor | Ragged]) -> None:
@@ -85,6 +88,20 @@ class Collected(Mapping[str, Tensor | Ragged]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything as tensors by name, as ``safetensors.torch.save_file`` takes them.
+
+        A `Ragged` is two of them: ``layers.3.layer_output.rows`` and
+        ``layers.3.layer_output.offsets``.
+        """
+        flat: dict[str, Tensor] = {}
+        for name, value in self.items():
+            if isinstance(value, Ragged):
+                flat |= {f"{name}.rows": value.rows, f"{name}.offsets": value.offsets}
+            else:
+                flat[name] = value
+        return flat
+
     def __repr__(self) -> str:
         def shown(value: Tensor | Ragged) -> str:
             if isinstance(value, Ragged):
@@ -96,3 +113,7 @@ class Collected(Mapping[str, Tensor | Ragged]):
 
 def _offsets(counts: Sequence[int]) -> Tensor:
     return torch.tensor([0, *counts]).cumsum(0)
+
+
+# What `torch.load` may build of a file, beside tensors and Python's own.
+torch.serialization.add_safe_globals([Collected, Ragged])

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 #: What a caller may write for the positions of a value.
-Positions = str | int | Sequence[Any] | Callable[[Tensor], Tensor]
+Positions = str | int | Sequence[Any] | Tensor | Callable[[Tensor], Tensor]
+
+#: The same, in words.
+_CHOICES = (
+    "'last', 'all' or 'mean', a position, a position or a mask for each prompt, or a function of "
+    "the value"
+)
 
 
 class Span(NamedTuple):
@@ -81,20 +87,23 @@ class Selection(Protocol):
 
 
 class At(Selection):
-    """One position, counted from the end if negative.
+    """One position of each prompt, counted from the end if negative.
 
     Args:
-        position: The position.
-        lengths: The tokens of each prompt.
+        positions: The position in each.
+        lengths: The tokens of each.
     """
 
     ragged = False
 
-    def __init__(self, position: int, lengths: Sequence[int]) -> None:
-        for prompt, length in enumerate(lengths):
+    def __init__(self, positions: Sequence[int], lengths: Sequence[int]) -> None:
+        if len(positions) != len(lengths):
+            raise ValueError(f"there are {len(positions)} positions for {len(lengths)} prompts")
+        pairs = list(zip(positions, lengths, strict=True))
+        for prompt, (position, length) in enumerate(pairs):
             if not -length <= position < length:
                 raise IndexError(f"prompt {prompt} has {length} tokens and no position {position}")
-        self._positions = [position % length for length in lengths]
+        self._positions = [position % length for position, length in pairs]
 
     def is_last(self, lengths: Sequence[int]) -> bool:
         """Whether it is the last position of every prompt."""
@@ -214,8 +223,8 @@ def selection(positions: Positions, lengths: Sequence[int]) -> Selection:
     """The selection a caller means by ``positions``.
 
     Args:
-        positions: ``"last"``, ``"all"``, ``"mean"``, a position, a mask for each prompt, or a
-            function of the value.
+        positions: ``"last"``, ``"all"``, ``"mean"``, a position, a position or a mask for each
+            prompt, or a function of the value.
         lengths: The tokens of each prompt.
 
     Raises:
@@ -225,25 +234,24 @@ def selection(positions: Positions, lengths: Sequence[int]) -> Selection:
     """
     if isinstance(positions, str):
         if positions == "last":
-            return At(-1, lengths)
+            return At([-1] * len(lengths), lengths)
         if positions in ("all", "mean"):
             return All(lengths) if positions == "all" else Mean(lengths)
-        raise ValueError(
-            f"{positions!r} is no choice of positions; write 'last', 'all' or 'mean', a position, "
-            "a mask for each prompt, or a function of the value"
-        )
-    if isinstance(positions, int):
-        return At(positions, lengths)
+        raise ValueError(f"{positions!r} is no choice of positions; write {_CHOICES}")
+    if hasattr(positions, "tolist"):  # of a tensor or an array
+        positions = positions.tolist()
+    if isinstance(positions, int) and not isinstance(positions, bool):
+        return At([positions] * len(lengths), lengths)
     if callable(positions):
         return Apply(positions, lengths)
-    if not isinstance(positions, (Sequence, Tensor)):
-        raise TypeError(
-            f"positions are 'last', 'all', 'mean', a position, a mask for each prompt or a "
-            f"function, not a {type(positions).__name__}"
-        )
-    masks = [torch.as_tensor(mask).bool().cpu() for mask in positions]
-    if len(masks) != len(lengths):
-        raise ValueError(f"there are {len(masks)} masks for {len(lengths)} prompts")
+    if not isinstance(positions, Sequence):
+        raise TypeError(f"positions are {_CHOICES}, not a {type(positions).__name__}")
+    each = [torch.as_tensor(one).cpu() for one in positions]
+    if each and all(_is_position(one) for one in each):
+        return At([int(one) for one in each], lengths)
+    if len(each) != len(lengths):
+        raise ValueError(f"there are {len(each)} masks for {len(lengths)} prompts")
+    masks = [mask.bool() for mask in each]
     for prompt, (mask, length) in enumerate(zip(masks, lengths, strict=True)):
         if mask.shape != (length,):
             raise ValueError(
@@ -251,3 +259,9 @@ def selection(positions: Positions, lengths: Sequence[int]) -> Selection:
                 f"{length} tokens"
             )
     return Where(masks)
+
+
+def _is_position(given: Tensor) -> bool:
+    """Whether ``given`` is one whole number, and not a truth value."""
+    whole = not (given.dtype == torch.bool or given.is_floating_point() or given.is_complex())
+    return given.ndim == 0 and whole

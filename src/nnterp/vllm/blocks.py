@@ -19,11 +19,12 @@ import greenlet
 import nnsight
 import torch
 import vllm
-from greenlet import GreenletExit, getcurrent
+from greenlet import GreenletExit
 from nnsight.intervention.interleaver import Event, Mediator, Pending
 
 import nnterp
 
+from ..steps import end_loop, raise_in
 from ..visit import Visit
 from .rows import Handed, PrivateRows, RefusedSplice, RowBatcher, Step
 from .saved import Saved
@@ -114,6 +115,10 @@ class RequestBlock(Mediator):
         """Run the block to its next wait, which is given back."""
         return self._take_turn(super().switch, *args)
 
+    def end_loop(self) -> None:
+        """End the loop over steps that the block waits in, if it does, its request being over."""
+        end_loop(self, self._refuse)
+
     def _take_turn(self, run: Callable[..., Any], *args: Any) -> Any:
         """``run`` the block on, in its own thread state and not in the forward's."""
         if self.guard_random:
@@ -177,15 +182,7 @@ class RequestBlock(Mediator):
 
     def _refuse(self, error: BaseException) -> Any:
         """Raise ``error`` where the block is waiting; what it waits for next."""
-        worker = self.worker
-        assert worker is not None
-        worker.parent = getcurrent()
-        try:
-            return self._take_turn(worker.throw, error)
-        except BaseException as raised:
-            if not hasattr(raised, "__intervention_tb__"):
-                raised.__intervention_tb__ = raised.__traceback__  # type: ignore[attr-defined]
-            raise
+        return self._take_turn(raise_in, self, error)
 
     def end(self, error: Exception) -> None:
         """End the block, and with it its request, with ``error``, whatever it catches."""

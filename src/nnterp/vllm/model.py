@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import inspect
 import os
 import pickle
 import uuid
@@ -22,20 +23,31 @@ from nnsight.modeling.vllm.vllm import VLLM
 from torch import Tensor, nn
 
 from .. import known_wrong, measured, values
+from ..arguments import of_vllm, require_known
 from ..aside import aside
 from ..collecting.request import require_served
 from ..collecting.selections import Selection
 from ..composed import locations
 from ..eproperty import StandardValue
 from ..names import Place, places
+from ..prompts import texts_or_ids
 from ..saves import warn_of_unnamed
 from ..sites import Handoff, NextTokenProbabilities
 from ..standardized import BAR_FROM, Standardized, read_config
 from . import homecoming, preflight
+from .batches import adapters_of, batches
 from .by_name import ByNameInterleaver, persistent_id
+from .invokes import (
+    RequestTracer,
+    explain_undefined,
+    require_one,
+    require_settings,
+    with_inputs_first,
+)
 from .layer import Rows
 from .parcels import Address
 from .payload import BLOCK_KEY, PackedBlock, Payloads
+from .shared import share
 from .unchanged import classes_unchanged, configs_unchanged
 
 #: Where the engine's config carries what the worker builds its tree from.
@@ -72,6 +84,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         UnservableCheckpoint: vLLM refuses its config, or this host's engine its shape.
         MissingMainGuard: A script builds the engine at its top level.
         NotImplementedError: The blocks are spread over the stages of a pipeline.
+        TypeError: Nothing behind the class takes one of ``kwargs``.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
 
@@ -86,7 +99,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
 
     def __init__(
         self,
-        repo_id: str | nn.Module,
+        repo_id: str | os.PathLike[str] | nn.Module,
         *args: Any,
         family: Any = None,
         rename: Mapping[Any, Any] | None = None,
@@ -98,10 +111,13 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             tree = self._adopt(kwargs.pop("config"), family, rename, envoys)
         else:
             preflight.require_vllm()
+            repo_id = os.fspath(repo_id)
             preflight.require_one_stage(kwargs)
             if kwargs.get("taps"):
                 preflight.break_graphs()
             preflight.require_main_guard()
+            known = of_vllm(type(self), asynchronous=kwargs.get("mode") == "async")
+            require_known(type(self), "vllm", kwargs, known)
             config = read_config(repo_id, kwargs)
             tree = self._adopt(config, family, rename, envoys)
             known_wrong.warn(config, "vllm", preflight.platform(), kwargs)
@@ -116,6 +132,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         super().__init__(repo_id, *args, **tree, **kwargs)
         self._serve_through_engine_envoys()
         self._check_tree()
+        share(self)
 
     def _engine_envoys(self) -> Mapping[Any, Any]:
         return parallel_envoys()
@@ -163,10 +180,35 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         self._by_name.taps = frozenset(found)
         return found
 
+    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("tracer_cls", RequestTracer)
+        return super().trace(*inputs, **kwargs)
+
+    def _batch_size(self, *inputs: Any, **kwargs: Any) -> int:
+        return int(bool(with_inputs_first(inputs, kwargs)[0]))
+
+    def _batch(self, invokes: list[Any], fn: Any) -> Any:
+        from vllm import SamplingParams
+
+        known = (*inspect.signature(SamplingParams).parameters, "lora_request", "edits")
+        requests = []
+        for given, named in invokes:
+            inputs, settings = with_inputs_first(given, named)
+            settings = self._sampling_kwargs(settings)
+            require_settings(settings, known)
+            requests.append((inputs, settings))
+        return super()._batch(requests, fn)
+
     def _prompt(self, *inputs: Any) -> Any:
-        if len(inputs) == 1 and isinstance(inputs[0], Tensor):
-            return self._tokenized_prompt({"input_ids": inputs[0]})
-        return super()._prompt(*inputs)
+        from vllm.inputs import TokensPrompt
+
+        require_one(inputs)
+        if isinstance(inputs[0], Mapping) and "input_ids" not in inputs[0]:
+            return inputs[0]  # one of vLLM's own
+        prompts = texts_or_ids(self.tokenizer, inputs[0])
+        require_one(prompts)
+        prompt = prompts[0]
+        return prompt if isinstance(prompt, str) else TokensPrompt(prompt_token_ids=prompt)
 
     def _attach_mediators(self, params: list, **kwargs: Any) -> list:
         payloads = Payloads()
@@ -204,6 +246,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             lora_request=lora_requests,
             use_tqdm=self._shows_progress(len(prompts)),
         )
+        explain_undefined(mediators, outputs)
         homecoming.prepare(mediators, outputs)
         self._collect(mediators, outputs)
         return outputs
@@ -214,6 +257,7 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
         wanted: Mapping[Place, Selection],
         batch_size: int | None,
         advance: Callable[[int], Any],
+        lora_request: Any,
     ) -> Mapping[Place, Tensor]:
         from vllm import SamplingParams
 
@@ -223,18 +267,17 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
             raise NotImplementedError("collect needs an engine loaded without mode='async'")
         if not self.dispatched:
             self.dispatch()
+        adapters = adapters_of(lora_request, len(ids))
         engine = self.vllm_entrypoint.llm_engine
         name = uuid.uuid4().hex
         lengths = [len(prompt) for prompt in ids]
         names = [str(place) for place in wanted]
         plan = dumps((names, list(wanted.values()), lengths, torch.cuda.is_available()))
         engine.collective_rpc("begin_collect", args=(name, plan))
-        at_once = batch_size or _WAITING
         complete = False
         try:
             engine.advance = advance
-            for start in range(0, len(ids), at_once):
-                batch = range(start, min(start + at_once, len(ids)))
+            for batch in batches(adapters, batch_size or _WAITING):
                 params = [
                     SamplingParams(
                         temperature=0.0,
@@ -246,7 +289,12 @@ class StandardizedVLLM(Rows, Standardized, VLLM):
                     for prompt in batch
                 ]
                 prompts = [{"prompt_token_ids": ids[prompt]} for prompt in batch]
-                self.vllm_entrypoint.generate(prompts, params, use_tqdm=False)
+                self.vllm_entrypoint.generate(
+                    prompts,
+                    params,
+                    lora_request=[adapters[prompt] for prompt in batch],
+                    use_tqdm=False,
+                )
             complete = True
         finally:
             engine.advance = None

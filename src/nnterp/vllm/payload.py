@@ -8,6 +8,7 @@ ones, and the worker compiles a source once. Each request still gets values of i
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import itertools
@@ -21,6 +22,8 @@ import torch
 from nnsight.intervention.interleaver import Mediator
 from nnsight.intervention.serialization import CustomCloudPickler, reduce_block
 from nnsight.tracing.tracer import _saves
+
+from ..steps import with_ends
 
 #: Where a request's ``extra_args`` carry its block, and the edits it names; nnsight's keys.
 BLOCK_KEY = "nnsight_mediator"
@@ -137,7 +140,7 @@ def _arrive(
 def _compiled(source: str) -> CodeType:
     # Tracebacks, and a backward pass written in the block, read the source by this name.
     name = _FILE.format(next(_numbers))
-    code = compile(source, name, "exec")
+    code = compile(with_ends(ast.parse(source)), name, "exec")
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     weakref.finalize(code, linecache.cache.pop, name, None)
     return code

@@ -19,6 +19,7 @@ from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 
 from ..collecting.selections import Span
 from ..saves import holds_saved
+from ..steps import Loops
 from .blocks import BlockEnded, RequestBlock, own_frames
 from .changes import Change
 from .collector import COLLECT_KEY, Collector
@@ -186,6 +187,25 @@ class RowRequests(Requests):
             mediator.nnsight_error = capture_exception(mediator.exception)
         self._put_in_users_terms(mediator)
 
+    def serve_result(self, mediator: Any, output: Any) -> None:
+        try:
+            super().serve_result(mediator, output)
+        except Exception as error:  # of the block, below where it read its result
+            self._fail(mediator, error)
+
+    def _end_loop(self, block: RequestBlock) -> None:
+        """End the loop over steps that a finished request's block waits in, if it does."""
+        try:
+            block.end_loop()
+        except Exception as error:  # of the block, below the loop
+            self._fail(block, error)
+        else:
+            self.record(block)
+
+    def _fail(self, block: Any, error: Exception) -> None:
+        block.exception, block.pending = error, None
+        self.record(block)
+
     def finish_dangling(
         self, mediator: Mediator, taps: frozenset[str] = frozenset(), quiet: bool = False
     ) -> None:
@@ -195,12 +215,13 @@ class RowRequests(Requests):
         if mediator is None:
             return
         self._put_in_users_terms(mediator)
-        if said and getattr(mediator, "nnsight_error", None) is None:
+        messages = [*Loops.of(mediator).said, *(str(warning.message) for warning in said)]
+        if messages and getattr(mediator, "nnsight_error", None) is None:
             mediator.nnsight_error = {
                 "type_name": "Warning",
                 "message": "",
                 "is_control_flow": True,
-                WARNINGS_KEY: [str(warning.message) for warning in said],
+                WARNINGS_KEY: messages,
             }
 
     def collect(
@@ -224,6 +245,9 @@ class RowRequests(Requests):
         self.harvest(finished)
         collected: dict[str, dict[str, Any]] = {}
         asked = [request for request in self.requests.values() if request.named(wanted)]
+        for request in asked:
+            if isinstance(request.mediator, RequestBlock) and request.named(finished):
+                self._end_loop(request.mediator)
         # All of a request's sequences wait if one does, to come home together.
         waiting = {
             request.key(wanted)[0]

@@ -6,16 +6,18 @@ anything on it nor keep a module from running for the others.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
-from greenlet import getcurrent
 from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.interleaver import Mediator
 from torch import Tensor
 
 from ..eproperty import StandardValue
-from ..errors import did_you_mean
+from ..errors import Unavailable, did_you_mean
+from ..serving import in_block, require_outside_blocks
+from .calls import checked
 
 
 class SharedModule(Envoy):
@@ -31,13 +33,47 @@ class SharedModule(Envoy):
             )
         super().__setattr__(name, value)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module makes of ``args``, beside the forward; in a block of its rows alone."""
-        adapters = self.interleaver.adapters if in_block() else None
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, Tensor) and found.is_meta:
+            raise Unavailable(
+                f"{self.path}.{name}, {tuple(found.shape)} of {found.dtype}, is in the engine, and "
+                "this process has its shape alone: read it in a trace and save what you need, or "
+                "call the module there"
+            )
+        if isinstance(found, Tensor) and not found.numel():
+            raise Unavailable(
+                f"{self.path}.{name} is packed for vLLM's kernels and cannot be read: call the "
+                "module on rows of your own, which vLLM's linear layers answer with their output "
+                "and a bias, as in `output, _ = module(rows)`"
+            )
+        return found
+
+    def __call__(self, *args: Any, hook: bool = False, **kwargs: Any) -> Any:
+        """What the module makes of rows of the block's own, beside its part in the forward.
+
+        Raises:
+            Unavailable: This is no trace's block, or vLLM lets no one call the module.
+            ValueError: The rows are of another width or dtype than it takes.
+        """
+        if not in_block():
+            raise Unavailable(f"{self.path} is in the engine: call it in a trace")
+        with checked(self.path, self._module), self._own_adapter(args, kwargs):
+            return super().__call__(*args, hook=hook, **kwargs)
+
+    def _own_adapter(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Under the adapter of the running block's request, if the engine has adapters."""
+        adapters = self.interleaver.adapters
         if adapters is None:
-            return super().__call__(*args, **kwargs)
-        with adapters.on_rows(_rows(args, kwargs), Mediator.current(self.path).adapter):
-            return super().__call__(*args, **kwargs)
+            return contextlib.nullcontext()
+        return adapters.on_rows(_rows(args, kwargs), Mediator.current(self.path).adapter)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        # It would end in taking the step's blocks off the tree.
+        require_outside_blocks(f"{self.path}.trace")
+        return super().trace(*args, **kwargs)
 
     def skip(self, replacement: Any) -> None:
         """Have ``replacement`` for this module's output.
@@ -46,11 +82,6 @@ class SharedModule(Envoy):
         forward cannot leave out some of its rows.
         """
         Mediator.swap(f"{self.path}.output", replacement)
-
-
-def in_block() -> bool:
-    """Whether the code running now is a block's."""
-    return getattr(getcurrent(), "mediator", None) is not None
 
 
 def _rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

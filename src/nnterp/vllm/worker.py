@@ -33,7 +33,6 @@ from .model import ADDRESS_KEY, TREE_KEY, StandardizedVLLM, unpack_tree
 from .requests import RowRequests, without_saves
 from .rows import RowBatcher, RowInterleaver
 from .saved import Saving
-from .shared import share
 from .store import CallersStore
 from .unchanged import classes_unchanged
 
@@ -77,7 +76,6 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         if self.lora_config:
             at_once = self.vllm_config.scheduler_config.max_num_batched_tokens
             interleaver.adapters = Adapters(self.lora_manager._adapter_manager, at_once)
-        share(self.nnsight_model)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
         if not interleaver.taps:

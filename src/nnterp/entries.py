@@ -1,0 +1,30 @@
+"""Lists of modules, indexed as Python's lists are."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from nnsight.intervention.envoy import Envoy
+
+
+class Entries(Envoy):
+    """The envoy of a ``ModuleList``, such as ``model.layers``.
+
+    ``layers[-1]``, ``layers[2:5]``, ``len(layers)`` and iteration are a list's.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        """The module at ``key``, an index or a name; a list of them for a slice.
+
+        Raises:
+            IndexError: There is none; it says how many there are.
+        """
+        if isinstance(key, (slice, str)):
+            return super().__getitem__(key)
+        index, count = operator.index(key), len(self)
+        if not -count <= index < count:
+            raise IndexError(
+                f"{self.path}[{index}]: there are {count}, 0 to {count - 1}, and -1 is the last"
+            )
+        return super().__getitem__(index)
