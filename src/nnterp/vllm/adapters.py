@@ -37,8 +37,6 @@ class Adapters:
             ValueError: These are more rows than the engine has in a step.
             Unavailable: The request has not been in a step, whose start loads its adapter.
         """
-        from vllm.lora.layers import LoRAMapping
-
         if count > self.at_once:
             raise ValueError(
                 f"{count} rows are more than the {self.at_once} that an engine with adapters takes "
