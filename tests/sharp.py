@@ -21,6 +21,8 @@ class Sharp(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.float:
             func = torch.Tensor.double
+        if func is torch.full and isinstance(args[1], float):
+            kwargs = {"dtype": torch.float64, **(kwargs or {})}
         args = tuple(_sharp(argument) for argument in args)
         kwargs = {name: _sharp(argument) for name, argument in (kwargs or {}).items()}
         return func(*args, **kwargs)

@@ -345,6 +345,7 @@ TINY: Mapping[str, Tiny] = {
                 "attention_output": 4e-4,
                 "mlp_output": 5e-4,
                 "layer_input": 2e-4,
+                "projected": 4e-4,
                 "layer_output": 3e-4,
                 "logits": 2.5e-4,
                 "next_token_probs": 5e-4,

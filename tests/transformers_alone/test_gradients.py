@@ -11,6 +11,7 @@ import pytest
 import torch
 from nnsight.intervention.interleaver import OutOfOrderError
 from torch import Tensor
+from transformers.models.recurrent_gemma import modeling_recurrent_gemma
 
 import checkpoints
 import sharp
@@ -20,31 +21,23 @@ from nnterp.values import VALUES, Value
 from sharp import Sharp
 from tiny import TINY
 
-PROMPTS = [checkpoints.PROMPT[:7], checkpoints.PROMPT, checkpoints.PROMPT[3:14]]
+PROMPT_IDS = checkpoints.PROMPT
+PROMPTS = [PROMPT_IDS[:7], PROMPT_IDS, PROMPT_IDS[3:14]]
 PROMPT = torch.tensor([PROMPTS[2]])
 
-#: Values kept in every way there is: as they are, in slices and other axes, multiplied, biased, in
-#: two parts, repeated, tiled, in rows, relative to a bias, with sinks, discounted, weighed, shared
-#: between blocks, written in place; of models that mix experts, have a recurrence, or are padded
-#: on the right.
-KEPT = (
-    "llama",
-    "granite",
-    "gpt_neox_japanese",
-    "granitemoeshared",
-    "falcon",
-    "jetmoe",
-    "opt",
-    "bloom",
-    "mpt",
-    "gpt_oss",
-    "granite_swa",
-    "zaya",
-    "gemma3n_text",
-    "llama4_text",
-    "falcon_h1",
-    "rwkv",
-)
+#: What runs beside the last of `PROMPTS` where prompts of other lengths cannot.
+BESIDE: dict[str, list[list[int]]] = {
+    # Refused in one batch, whatever their length.
+    "doge_moe": [],
+    # Refused where scores are padded, for they are followed by those of summed up tokens.
+    "deepseek_v4": [PROMPT_IDS[:11], PROMPT_IDS[5:16]],
+}
+
+#: Values that a model keeps its own gradient from, of its early cycles.
+CUT_OFF = {"hrm_text": {"0.token_embeddings"}}
+
+#: A family whose model asks for float32 by name.
+NOT_SHARP = "gpt2_upcast"
 
 STEP = 1e-6
 
@@ -57,9 +50,9 @@ def llama(tiny_folder: Callable[[str], Path]) -> Any:
     return load(tiny_folder("llama"))
 
 
-def load(path: Path) -> StandardizedTransformer:
+def load(path: Path, **arguments: Any) -> StandardizedTransformer:
     return StandardizedTransformer(
-        str(path), dispatch=True, dtype=torch.float32, attn_implementation="eager"
+        str(path), dispatch=True, dtype=torch.float32, attn_implementation="eager", **arguments
     )
 
 
@@ -99,38 +92,72 @@ def gradients(
     return found
 
 
-def slopes(model: Any, prompt: Sequence[int]) -> dict[str, tuple[Tensor, Tensor]]:
-    """For each value a direction, and the slope of the loss along it: a central difference."""
-    with torch.no_grad(), Sharp(), model.trace() as tracer:
-        directions, losses = nnsight.save({}), nnsight.save({})
-        for seed, (block, value) in enumerate(places(model)):
-            for step in (STEP, -STEP):
+def slopes(model: Any, prompt: Sequence[int], together: bool) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each value a direction, and the slope of the loss along it: a central difference.
+
+    Args:
+        model: The model.
+        prompt: Token ids.
+        together: Whether every change is made in one forward, to rows of their own.
+    """
+    moves = [
+        (seed, block, value, step)
+        for seed, (block, value) in enumerate(places(model))
+        for step in (STEP, -STEP)
+    ]
+    directions, losses = {}, {}
+    for forward in [moves] if together else [[move] for move in moves]:
+        with torch.no_grad(), Sharp(), model.trace() as tracer:
+            found = nnsight.save({})
+            for seed, block, value, step in forward:
                 with tracer.invoke(torch.tensor([prompt])):
                     tensor = getattr(model.host_of(value, block), value.name)
                     # A key that is not seen stays unseen.
                     along = noise(tensor, seed).masked_fill(tensor.isneginf(), 0.0)
                     tensor += step * along
-                    directions[f"{block}.{value.name}"] = along
-                    losses[f"{block}.{value.name}", step] = loss_of(model.logits)
+                    found[f"{block}.{value.name}", step] = along, loss_of(model.logits)
+        directions |= {key: along for (key, _), (along, _) in found.items()}
+        losses |= {at: loss for at, (_, loss) in found.items()}
     return {
         key: (along, (losses[key, STEP] - losses[key, -STEP]) / (2 * STEP))
         for key, along in directions.items()
     }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_a_gradient_is_the_slope_of_the_loss(name: str, tiny_folder: Callable[[str], Path]) -> None:
-    """Of one invoke of three of different lengths, and of the same prompt alone."""
+@pytest.mark.parametrize("name", sorted(TINY.keys() - {NOT_SHARP}))
+def test_a_gradient_is_the_slope_of_the_loss(
+    name: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one invoke of three, of different lengths, and of the same prompt alone."""
+    # RecurrentGemma bounds a gradient, which no slope is.
+    monkeypatch.setattr(modeling_recurrent_gemma, "_MAX_SQRT_GRADIENT", 1e12)
     model = sharp.load(tiny_folder(name), TINY[name].attention)
-    expected = slopes(model, PROMPTS[2])
+    expected = slopes(model, PROMPTS[2], together=name not in BESIDE)
     alone = gradients(model, [PROMPTS[2]], 0, forwards=True)
-    beside = gradients(model, PROMPTS, 2, forwards=False)
+    others = BESIDE.get(name, PROMPTS[:2])
+    beside = gradients(model, [*others, PROMPTS[2]], len(others), forwards=False)
     assert alone.keys() == beside.keys() == expected.keys()
     for key, (along, slope) in expected.items():
+        assert (alone[key] - beside[key]).norm() < 1e-6 * alone[key].norm(), key
         scale = 1e-2 * alone[key].norm() + slope.abs()
-        for found in (alone[key], beside[key]):
-            assert ((found * along).sum() - slope).abs() < 1e-4 * scale, key
-        assert torch.allclose(alone[key], beside[key], rtol=1e-7, atol=1e-9 * scale.item()), key
+        gap = ((alone[key] * along).sum() - slope).abs()
+        assert (gap > 0.1 * scale) if key in CUT_OFF.get(name, ()) else (gap < 1e-4 * scale), key
+
+
+def test_attention_in_float32_has_the_gradients_of_attention_in_the_models_own(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    """Which is float32 here: the two differ in the order of their steps alone."""
+    found = []
+    for upcast in (True, False):
+        model = load(tiny_folder(NOT_SHARP), reorder_and_upcast_attn=upcast)
+        with model.trace(PROMPT):
+            held = [getattr(model.host_of(value, i), value.name) for i, value in places(model)]
+            with loss_of(held[-1]).backward():
+                by_value = nnsight.save([value.grad for value in held])
+        found.append(by_value)
+    for first, second in zip(*found, strict=True):
+        assert (first - second).norm() < 1e-5 * second.norm()
 
 
 def test_a_key_that_is_not_seen_has_no_slope(llama: Any) -> None:

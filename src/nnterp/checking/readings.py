@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..compare import gap
-from ..values import VALUES, Value
+from ..values import ATTENTION_PROBABILITIES, VALUES, Value
 
 #: Values an edit of which the two engines can be compared on.
 EDITABLE = tuple(
@@ -139,11 +139,12 @@ def moved(model: Any, prompt: Sequence[int]) -> dict[str, float]:
     """How far values move that must not by one bit, by ``edit.block.name``.
 
     None may where each value is replaced by its equal. Nor may anything before the last position
-    where each value is changed at the last position alone.
+    where each value is changed at the last position alone, if tokens see none that follow them.
     """
     found: dict[str, float] = {}
     clean = _through(model, prompt, "nothing")
-    for edit in ("equal", "in_place", "assigned"):
+    at_the_last = () if any(map(_sees_later, clean.items())) else ("in_place", "assigned")
+    for edit in ("equal", *at_the_last):
         for key, tensor in _through(model, prompt, edit).items():
             axis = VALUES[key.rpartition(".")[2]].token_axis
             before = clean[key]
@@ -155,6 +156,15 @@ def moved(model: Any, prompt: Sequence[int]) -> dict[str, float]:
             if not _same(tensor, before):
                 found[f"{edit}.{key}"] = gap(tensor, before)
     return found
+
+
+def _sees_later(found: tuple[str, Tensor]) -> bool:
+    """Whether what was ``found`` is a pattern in which a token attends to a later one."""
+    key, tensor = found
+    if key.rpartition(".")[2] != ATTENTION_PROBABILITIES.name:
+        return False
+    queries, keys = tensor.shape[-2:]
+    return bool(tensor.triu(keys - queries + 1).any())
 
 
 def _through(model: Any, prompt: Sequence[int], edit: str) -> dict[str, Tensor]:

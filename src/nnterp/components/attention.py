@@ -60,8 +60,11 @@ class InterfaceArgument:
         tensor = raw[0][self.position]
         earlier = tensor.shape[2] - raw[0][QUERY].shape[2]
         # With a cache, keys and values are the whole sequence's; the last are this step's.
-        # Without, the tensor itself, which gradients reach and a slice of it they do not.
-        return Reading(tensor[:, :, earlier:] if earlier else tensor)
+        own = tensor[:, :, earlier:] if earlier else tensor
+        if raw[0][KEY] is raw[0][VALUE] and self.position != QUERY:
+            # An edit of the keys is none of the values.
+            return Reading(own.clone(), fresh=True)
+        return Reading(own)
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         args, kwargs = raw
