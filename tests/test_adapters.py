@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nnsight
 import pytest
@@ -16,7 +16,7 @@ import torch
 import checkpoints
 import loras
 from conftest import TINY_ENGINE
-from nnterp import StandardizedTransformer, StandardizedVLLM
+from nnterp import KnownWrongWarning, StandardizedTransformer, StandardizedVLLM
 from nnterp.checking import readings
 from nnterp.compare import gap
 
@@ -51,30 +51,37 @@ def rows_for(model: StandardizedTransformer) -> torch.Tensor:
     return GIVEN[:, : model.layers[1].self_attn.o_proj._module.in_features]
 
 
+class Adapted(NamedTuple):
+    """An engine, its two adapters, and transformers with each of them."""
+
+    engine: StandardizedVLLM
+    loaded: list[Any]
+    models: list[StandardizedTransformer]
+
+
 @pytest.fixture(scope="module", params=NAMES)
-def pairs(
+def adapted(
     request: pytest.FixtureRequest,
     tiny_folder: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
     keep: Callable[[Any], Any],
-) -> list[tuple[dict[str, Any], StandardizedTransformer, list[int]]]:
-    """What each request was served, transformers with its adapter, and its prompt."""
+) -> Adapted:
     from vllm.lora.request import LoRARequest
 
     path, folder = tiny_folder(request.param), tmp_path_factory.mktemp("adapters")
     written = [loras.write(path, folder / str(s), s, NAMES[request.param]) for s in (1, 2)]
     loaded = [LoRARequest(str(n), n, str(adapter)) for n, adapter in enumerate(written, 1)]
     models = [merged(path, adapter) for adapter in written]
-    engine = keep(
-        StandardizedVLLM(
-            str(path),
-            dispatch=True,
-            enable_lora=True,
-            max_loras=2,
-            max_lora_rank=8,
-            **TINY_ENGINE,
-        )
-    )
+    arguments = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8, **TINY_ENGINE}
+    with pytest.warns(KnownWrongWarning, match="request without an adapter that shares a step"):
+        engine = keep(StandardizedVLLM(str(path), dispatch=True, **arguments))
+    return Adapted(engine, loaded, models)
+
+
+@pytest.fixture(scope="module")
+def pairs(adapted: Adapted) -> list[tuple[dict[str, Any], StandardizedTransformer, list[int]]]:
+    """What each request was served, transformers with its adapter, and its prompt."""
+    engine, loaded, models = adapted
     places = readings.served(engine)
     given = rows_for(models[0])
     with engine.trace(temperature=0.0, max_tokens=1) as tracer:
@@ -117,3 +124,22 @@ def test_a_module_called_on_rows_of_a_blocks_own_applies_the_requests_adapter(pa
         assert gap(found["called"], expected) < CLOSE
     (first, *_), (second, *_) = pairs[:2]
     assert gap(first["called"], second["called"]) > 0.1
+
+
+def test_a_request_without_one_beside_others_has_the_last_ones_on_a_cpu(adapted: Adapted) -> None:
+    """As the warning at the load says; one that shares its step with none has none."""
+    engine, loaded, models = adapted
+    logits = []
+    for beside in ((), loaded):
+        with engine.trace(temperature=0.0, max_tokens=1) as tracer:
+            with tracer.invoke(PROMPTS[0]):
+                own = engine.logits[0, -1].save()
+            for adapter in beside:
+                with tracer.invoke(PROMPTS[1], lora_request=adapter):
+                    pass
+        logits.append(own)
+    alone, beside_others = logits
+    with torch.no_grad():
+        last = models[-1]._module(torch.tensor([list(PROMPTS[0])])).logits[0, -1]
+    assert gap(beside_others, last) < CLOSE
+    assert gap(alone, last) > 0.1

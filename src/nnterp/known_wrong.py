@@ -32,7 +32,7 @@ class KnownWrong:
     """One family that one engine computes wrongly.
 
     Attributes:
-        model_types: The families.
+        model_types: The families; none, where it is every one.
         engine: The engine.
         versions: The releases of its package in which it was seen.
         cause: What is wrong.
@@ -92,6 +92,16 @@ def _of(unread: Unread) -> KnownWrong:
 #: Every combination known.
 KNOWN_WRONG: tuple[KnownWrong, ...] = (
     *map(_of, UNREAD),
+    KnownWrong(
+        (),
+        "vllm",
+        _SEEN["vllm"],
+        "on a CPU, a request without an adapter that shares a step with one that has one is "
+        "computed with the adapter in the last of max_loras slots",
+        "all that the adapter makes",
+        lambda config, arguments: bool(arguments.get("enable_lora")),
+        "cpu",
+    ),
     KnownWrong(
         ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "lfm2", "lfm2_moe"),
         "vllm",
@@ -305,7 +315,7 @@ def _of_any_release(
         row
         for row in KNOWN_WRONG
         if row.engine == engine
-        and decoder.model_type in row.model_types
+        and (not row.model_types or decoder.model_type in row.model_types)
         and (not row.inside or config.model_type in row.inside)
         and row.platform in (None, platform)
         and row.applies(decoder, arguments)
