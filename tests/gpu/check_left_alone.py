@@ -5,8 +5,10 @@
 ``cache``: requests beside and after one whose values are not numbers, in blocks of a cache so
 small that they are used again at once, on each attention backend. ``rows``: in bfloat16 and
 float32, what an edit leaves alone stays to the bit. ``collected``: values of which more is kept
-than stays on the GPU, against the same values kept one at a time. Exits with the number of
-failures. Each stage, and each engine of one, is a process of its own; stages run side by side.
+than stays on the GPU, against the same values kept one at a time. ``adapters``: requests with
+LoRA adapters of their own in one batch, against transformers with each merged into its weights.
+Exits with the number of failures. Each stage, and each engine of one, is a process of its own;
+they run side by side.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
+import nnsight
 import torch
 
 import checkpoints
+import loras
 from nnterp.checking import readings
+from nnterp.compare import gap
 from tiny import TINY
 
 STAGE_LIMIT = 300
@@ -59,6 +64,9 @@ WIDE = {
     "dtype": "bfloat16",
 }
 COUNT, LENGTH = 64, 512
+
+#: What the adapters are of.
+ADAPTED = ("q_proj", "v_proj", "o_proj")
 
 
 def engine(path: Path, **arguments: Any) -> Any:
@@ -109,11 +117,56 @@ def collected(folder: Path, device: str) -> list[str]:
     return wrong
 
 
+def adapters(folder: Path, name: str) -> list[str]:
+    """What requests with adapters of their own are served otherwise than with one alone."""
+    from vllm.lora.request import LoRARequest
+
+    from nnterp import StandardizedTransformer
+
+    path = checkpoints.make(name, folder)
+    written = [loras.write(path, folder / str(seed), seed, ADAPTED) for seed in (1, 2)]
+    loaded = [LoRARequest(str(n), n, str(adapter)) for n, adapter in enumerate(written, 1)]
+    model = engine(path, dtype="float32", enable_lora=True, max_loras=2, max_lora_rank=8)
+    places = readings.served(model)
+    prompts = [checkpoints.PROMPT[start:] for start in range(6)]
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        found = nnsight.save([None] * len(prompts))
+        for row, prompt in enumerate(prompts):
+            with tracer.invoke(prompt, lora_request=loaded[row % 2]):
+                seen = {}
+                for index, value in places:
+                    seen[f"{index}.{value.name}"] = getattr(model.host_of(value, index), value.name)
+                projected = model.project_on_vocab(seen[f"{model.num_layers - 1}.layer_output"])
+                seen["logits"] = model.logits
+                found[row] = seen, projected
+    wrong = []
+    for adapter in range(2):
+        reference = StandardizedTransformer(
+            str(path), dispatch=True, dtype=torch.float32, attn_implementation="eager"
+        )
+        loras.merge(reference._module, written[adapter])
+        for row in range(adapter, len(prompts), 2):
+            seen, projected = found[row]
+            expected = readings.values(reference, prompts[row])
+            with torch.no_grad():
+                ids = torch.tensor([prompts[row]], device=reference.device)
+                every = reference._module(ids).logits
+            held = {key: (own, expected[key]) for key, own in seen.items() if key in expected}
+            held["projected"] = projected, every
+            gaps = {key: gap(own.cpu(), theirs.cpu()) for key, (own, theirs) in held.items()}
+            wrong += [f"{row}: {key} by {size:.1e}" for key, size in gaps.items() if size > 1e-4]
+    return wrong
+
+
+STAGES = {"cache": cache, "rows": rows, "adapters": adapters}
+
+
 def jobs(stages: list[str]) -> list[tuple[str, ...]]:
     """The engines to start, each by its stage's name and what that takes."""
     every: list[tuple[str, ...]] = [("collected",)]
     every += [("cache", backend, dtype) for backend, own in BACKENDS.items() for dtype in own]
     every += [("rows", name, dtype) for name in ROWS for dtype in ("bfloat16", "float32")]
+    every += [("adapters", name) for name in ("llama", "cohere", "mixtral")]
     return [job for job in every if job[0] in stages]
 
 
@@ -138,7 +191,7 @@ def run(job: tuple[str, ...], device: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
-    parser.add_argument("--stages", nargs="*", default=["cache", "rows", "collected"])
+    parser.add_argument("--stages", nargs="*", default=[*STAGES, "collected"])
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -154,7 +207,7 @@ def main() -> None:
         if stage == "collected":
             wrong = collected(folder, arguments.device)
         else:
-            wrong = {"cache": cache, "rows": rows}[stage](folder, *given)
+            wrong = STAGES[stage](folder, *given)
     for text in wrong[:8]:
         print(f"    {text}", flush=True)
     sys.stdout.flush()
