@@ -88,7 +88,8 @@ class StandardValue(eproperty):
         held = visit.held(self)
         if held is None:
             held, fresh = self.look(host, visit)
-            if fresh or self.why_read_only(host) is not None:
+            # One in two parts as well, for the forward may have passed the first by the next use.
+            if fresh or self.earlier is not None or self.why_read_only(host) is not None:
                 mediator.transform = visit
                 visit.open(self, host, held)
             if torch.is_grad_enabled():
