@@ -57,6 +57,17 @@ def test_a_row_is_met_where_it_says(
     assert bool(met_by(of, engine, version, platform, {})) is met
 
 
+def test_rows_of_every_family_are_met_by_what_a_load_asks_for() -> None:
+    def causes(platform: str, **arguments: Any) -> list[str]:
+        release = {"cpu": "0.32.0", "cuda": "0.26.0"}[platform]
+        return [row.cause for row in met_by(YARN, "vllm", release, platform, arguments)]
+
+    assert causes("cpu") == causes("cpu", enable_lora=False) == causes("cuda") == []
+    assert "without an adapter" in causes("cpu", enable_lora=True)[0]
+    assert "FLEX_ATTENTION" in causes("cuda", attention_backend="FLEX_ATTENTION")[0]
+    assert causes("cuda", attention_backend="TRITON_ATTN", enable_lora=True) == []
+
+
 def test_every_row_is_of_families_that_there_are() -> None:
     for row in KNOWN_WRONG:
         known = set(families.known("transformers")) | set(families.known("vllm"))

@@ -74,7 +74,12 @@ def _eager_alibi(config: Any, arguments: Mapping[str, Any]) -> bool:
     return bool(config.alibi) and arguments.get("attn_implementation") == "eager"
 
 
-#: The releases of each engine in which all of this was seen.
+def _flex_attention(config: Any, arguments: Mapping[str, Any]) -> bool:
+    chosen = arguments.get("attention_backend") or ""
+    return "FLEX_ATTENTION" in str(getattr(chosen, "name", chosen))
+
+
+#: The releases of each engine in which what has no other was seen.
 _SEEN: Mapping[Engine, str] = {"vllm": "==0.32.*", "transformers": ">=5.17,<5.20"}
 
 
@@ -101,6 +106,16 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "all that the adapter makes",
         lambda config, arguments: bool(arguments.get("enable_lora")),
         "cpu",
+    ),
+    KnownWrong(
+        (),
+        "vllm",
+        "==0.26.*",
+        "FLEX_ATTENTION weighs the keys and values of every request with zero or more, so that "
+        "what is not a number in one, as an edit may make it, is in those beside and after it",
+        "all of them",
+        _flex_attention,
+        "cuda",
     ),
     KnownWrong(
         ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "lfm2", "lfm2_moe"),

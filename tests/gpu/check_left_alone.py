@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -36,6 +37,7 @@ import torch
 
 import checkpoints
 import loras
+from nnterp import KnownWrongWarning
 from nnterp.checking import readings
 from nnterp.compare import gap
 from tiny import TINY
@@ -77,11 +79,18 @@ def engine(path: Path, **arguments: Any) -> Any:
 
 
 def cache(folder: Path, backend: str, dtype: str) -> list[str]:
-    """What goes wrong beside and after a request that is not finite."""
+    """What goes wrong beside and after a request that is not finite, unless it was warned of."""
     path = checkpoints.make("llama", folder)
     arguments = {"attention_backend": backend} if backend else {}
-    model = engine(path, dtype=dtype, num_gpu_blocks_override=12, block_size=16, **arguments)
-    return [found for _ in range(3) for found in readings.disturbed(model, checkpoints.PROMPT)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = engine(path, dtype=dtype, num_gpu_blocks_override=12, block_size=16, **arguments)
+    found = [one for _ in range(3) for one in readings.disturbed(model, checkpoints.PROMPT)]
+    warned = any(issubclass(one.category, KnownWrongWarning) for one in said)
+    if warned and found:
+        print(f"    as warned of: {', '.join(sorted(set(found)))}")
+        return []
+    return found or ["what was warned of is not met"] * warned
 
 
 def rows(folder: Path, name: str, dtype: str) -> list[str]:
@@ -117,7 +126,7 @@ def collected(folder: Path, device: str) -> list[str]:
     return wrong
 
 
-def adapters(folder: Path, name: str) -> list[str]:
+def adapters(folder: Path, name: str, dtype: str) -> list[str]:
     """What requests with adapters of their own are served otherwise than with one alone."""
     from vllm.lora.request import LoRARequest
 
@@ -126,7 +135,8 @@ def adapters(folder: Path, name: str) -> list[str]:
     path = checkpoints.make(name, folder)
     written = [loras.write(path, folder / str(seed), seed, ADAPTED) for seed in (1, 2)]
     loaded = [LoRARequest(str(n), n, str(adapter)) for n, adapter in enumerate(written, 1)]
-    model = engine(path, dtype="float32", enable_lora=True, max_loras=2, max_lora_rank=8)
+    arguments = {"dtype": dtype, "kv_cache_memory_bytes": 200_000_000}
+    model = engine(path, enable_lora=True, max_loras=2, max_lora_rank=8, **arguments)
     places = readings.served(model)
     prompts = [checkpoints.PROMPT[start:] for start in range(6)]
     with model.trace(temperature=0.0, max_tokens=1) as tracer:
@@ -140,6 +150,7 @@ def adapters(folder: Path, name: str) -> list[str]:
                 seen["logits"] = model.logits
                 found[row] = seen, projected
     wrong = []
+    close = {"float32": 1e-4, "bfloat16": 5e-2}[dtype]
     for adapter in range(2):
         reference = StandardizedTransformer(
             str(path), dispatch=True, dtype=torch.float32, attn_implementation="eager"
@@ -154,19 +165,22 @@ def adapters(folder: Path, name: str) -> list[str]:
             held = {key: (own, expected[key]) for key, own in seen.items() if key in expected}
             held["projected"] = projected, every
             gaps = {key: gap(own.cpu(), theirs.cpu()) for key, (own, theirs) in held.items()}
-            wrong += [f"{row}: {key} by {size:.1e}" for key, size in gaps.items() if size > 1e-4]
+            wrong += [f"{row}: {key} by {size:.1e}" for key, size in gaps.items() if size > close]
     return wrong
 
 
 STAGES = {"cache": cache, "rows": rows, "adapters": adapters}
 
 
-def jobs(stages: list[str]) -> list[tuple[str, ...]]:
+def jobs(stages: list[str], device: str) -> list[tuple[str, ...]]:
     """The engines to start, each by its stage's name and what that takes."""
     every: list[tuple[str, ...]] = [("collected",)]
     every += [("cache", backend, dtype) for backend, own in BACKENDS.items() for dtype in own]
     every += [("rows", name, dtype) for name in ROWS for dtype in ("bfloat16", "float32")]
-    every += [("adapters", name) for name in ("llama", "cohere", "mixtral")]
+    # vLLM's kernels for adapters take 16 bits alone on a GPU, and mixtures on a GPU alone.
+    adapted = ("llama", "cohere", "mixtral")[: 3 if device == "cuda" else 2]
+    dtype = {"cuda": "bfloat16", "cpu": "float32"}[device]
+    every += [("adapters", name, dtype) for name in adapted]
     return [job for job in every if job[0] in stages]
 
 
@@ -182,7 +196,7 @@ def run(job: tuple[str, ...], device: str) -> int:
         return 1
     told = [line for line in done.stdout.splitlines() if line.startswith(("    ", "collected "))]
     if done.returncode < 0 or (done.returncode and not told):
-        told = [f"    {line}" for line in done.stderr.strip().splitlines()[-3:]]
+        told = [f"    {line}" for line in done.stderr.strip().splitlines()[-12:]]
     verdict = f"{done.returncode} FAILED" if done.returncode else "ok"
     print("\n".join([f"{' '.join(filter(None, job))}: {verdict}", *told]), flush=True)
     return abs(done.returncode)
@@ -197,7 +211,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.job:
         with ThreadPoolExecutor(arguments.at_once) as pool:
-            every = jobs(arguments.stages)
+            every = jobs(arguments.stages, arguments.device)
             failed = sum(pool.map(run, every, [arguments.device] * len(every)))
         print(f"{failed} failures")
         sys.exit(min(failed, 99))
