@@ -165,7 +165,7 @@ def own_outputs(name: str, model: Any) -> dict[str, torch.Tensor]:
         # Asked for a pattern, an attention that has none may take another way.
         pattern = model._module.config._attn_implementation == "eager"
         own = model._module(ids, output_hidden_states=True, output_attentions=pattern)
-    found = {"logits": own.logits[:, -1:]}
+    found = {"logits": own.logits[:, -1:].cpu()}
     stream = ROWS[name].hidden_states
     if not stream:
         return found
@@ -245,12 +245,16 @@ def measurement(runs: Mapping[str, Run]) -> measured.Measured:
     return found
 
 
+def said(error: str) -> str:
+    """What an error said, without the traceback above it and what was underlined."""
+    return [line for line in error.splitlines() if line[:1].strip(" ^~|")][-1]
+
+
 def outcome(name: str, done: Run, engine: str) -> measured.Outcome:
     """What came of the checkpoint ``name`` on one engine."""
     if engine == done.stopped:
-        last = done.error.strip().splitlines()[-1]
         # Without the folder that it was in.
-        return measured.Outcome(failed=re.sub(rf"\S*/{name}\b", name, last))
+        return measured.Outcome(failed=re.sub(rf"\S*/{name}\b", name, said(done.error)))
     held = lines_of(done, engine)
     kinds = ("identity", "projection") if engine == "transformers" else ("value", "edit", "decoded")
     sizes = [line.size for line in held if line.kind in kinds and math.isfinite(line.size)]

@@ -59,7 +59,7 @@ def check(
                 continue
             print(tiny_runs.headline(name, done), flush=True)
             for text in tiny_runs.failures(name, done)[:4]:
-                print(f"    {text.strip().splitlines()[-1][:200]}", flush=True)
+                print(f"    {tiny_runs.said(text)[:200]}", flush=True)
             yield name, done
 
 
