@@ -246,8 +246,10 @@ def measurement(runs: Mapping[str, Run]) -> measured.Measured:
 
 
 def said(error: str) -> str:
-    """What an error said, without the traceback above it and what was underlined."""
-    return [line for line in error.splitlines() if line[:1].strip(" ^~|")][-1]
+    """What an error said, without the tracebacks around it."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+: \S", line)]
+    return (named or lines)[-1]
 
 
 def outcome(name: str, done: Run, engine: str) -> measured.Outcome:
@@ -375,6 +377,9 @@ def run_all(
         if status or not file.exists():
             died = f"the process ended with status {status}"
             stopped = "transformers" if ROWS[name].not_on_vllm else engines[-1]
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+                # Of which nothing is known.
+                died, stopped = f"no end within {each_within} s", ""
             torch.save(Run(device=device, error=died, stopped=stopped), file)
         yield name, torch.load(file, weights_only=False)
 
