@@ -67,9 +67,9 @@ WIDE = {
 }
 COUNT, LENGTH = 64, 512
 
-#: How near requests with adapters are to transformers in float32: in 16 bits, of weights this
-#: random, as near as rounding lets them be, where another adapter makes all the difference.
-CLOSE = {"float32": 1e-4, "bfloat16": 1e-1}
+#: How near requests with adapters are to transformers in float32; where rounding makes more of
+#: weights this random, they are four times as near as to transformers with the other adapter.
+CLOSE = {"float32": 1e-4, "bfloat16": 2e-2}
 
 #: What the adapters are of.
 ADAPTED = ("q_proj", "v_proj", "o_proj")
@@ -161,24 +161,28 @@ def adapters(folder: Path, name: str, dtype: str) -> list[str]:
     if hasattr(model._config, "num_local_experts"):
         # In 16 bits the two engines' roundings may choose other experts.
         return wrong
-    for adapter in range(2):
+    references = []
+    for adapter in written:
         reference = StandardizedTransformer(
             str(path), dispatch=True, dtype=torch.float32, attn_implementation="eager"
         )
-        loras.merge(reference._module, written[adapter])
-        for row in range(adapter, len(prompts), 2):
-            seen, projected = found[row]
-            expected = readings.values(reference, prompts[row])
-            with torch.no_grad():
-                ids = torch.tensor([prompts[row]], device=reference.device)
-                every = reference._module(ids).logits
-            held = {key: (own, expected[key]) for key, own in seen.items() if key in expected}
-            held["projected"] = projected, every
-            for key, (own, theirs) in held.items():
-                size = gap(own.cpu(), theirs.cpu())
-                if not size < CLOSE[dtype]:
-                    wrong.append(f"{row}: {key} by {size:.1e}")
+        loras.merge(reference._module, adapter)
+        references.append(reference)
+    for row, (seen, projected) in enumerate(found):
+        mine, others = (_expected(references[(row + other) % 2], prompts[row]) for other in (0, 1))
+        for key, own in {**seen, "projected": projected}.items():
+            size, to_the_other = (gap(own.cpu(), held[key]) for held in (mine, others))
+            if not size < max(CLOSE[dtype], to_the_other / 4):
+                wrong.append(f"{row}: {key} by {size:.1e}")
     return wrong
+
+
+def _expected(reference: Any, prompt: list[int]) -> dict[str, torch.Tensor]:
+    """What transformers makes of a prompt, and the logits of all positions."""
+    with torch.no_grad():
+        every = reference._module(torch.tensor([prompt], device=reference.device)).logits
+    found = {**readings.values(reference, prompt), "projected": every}
+    return {key: tensor.cpu() for key, tensor in found.items()}
 
 
 STAGES = {"cache": cache, "rows": rows, "adapters": adapters}
