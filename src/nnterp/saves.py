@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 
@@ -27,21 +27,22 @@ def warn_of_unnamed(blocks: Iterable[Any]) -> None:
             )
 
 
-def holds_saved(value: Any, saved: Container[int]) -> bool:
+def holds_saved(value: Any, saved: Set[int]) -> bool:
     """Whether ``value`` is a list, tuple or dict with a saved value in it, at any depth.
 
     Args:
         value: Anything.
         saved: The ids of saved values.
     """
-    waiting, seen = [value], set()
+    # None is saved by a block that has only edited.
+    waiting, seen = [value] if saved else [], set()
     while waiting:
         container = waiting.pop()
         if type(container) not in (list, tuple, dict) or id(container) in seen:
             continue
         seen.add(id(container))
         parts = container.values() if isinstance(container, dict) else container
-        if any(id(part) in saved for part in parts):
+        if not saved.isdisjoint(map(id, parts)):
             return True
         waiting.extend(parts)
     return False

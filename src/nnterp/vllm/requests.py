@@ -312,12 +312,12 @@ def _saves(request: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     block, saves = request.mediator, request.saves()
     if not isinstance(block, RequestBlock):
         return _able_to_travel(saves)
-    around = block.surroundings
+    around, saved = block.surroundings, block.saved.ids()
     try:
         saves |= {
             name: value
             for name, value in block.lcls.items()
-            if name not in saves and holds_saved(value, block.saved)
+            if name not in saves and holds_saved(value, saved)
         }
         saves = {name: around.referring(value) for name, value in saves.items()}
         changes = around.changes()

@@ -35,6 +35,10 @@ class Saved:
     def __contains__(self, number: object) -> bool:
         return number in self._without_weak_references or number in self._values
 
+    def ids(self) -> set[int]:
+        """The ids there are now."""
+        return {*self._without_weak_references, *self._values.keys()}
+
 
 class _OfRunningBlock:
     """Stands where nnsight keeps a thread's saved ids: they go to the block that is running."""
