@@ -111,8 +111,8 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         (),
         "vllm",
         "==0.26.*",
-        "FLEX_ATTENTION weighs the keys and values of every request with zero or more, so that "
-        "what is not a number in one, as an edit may make it, is in those beside and after it",
+        "FLEX_ATTENTION weighs the values of other requests with zero, and zero times one that is "
+        "not finite, as an edit may make it, is not a number: it reaches those beside and after",
         "all of them",
         _flex_attention,
         "cuda",
