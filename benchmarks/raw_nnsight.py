@@ -14,7 +14,7 @@ from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRu
 from nnsight.modeling.vllm.vllm import VLLM
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 
-from nnterp.vllm.worker import PlatformRunner, PlatformWorker
+from nnterp.engines.vllm.worker.model_runner import PlatformRunner, PlatformWorker
 
 
 class RawRunner(NNsightGPUModelRunner, PlatformRunner):

@@ -123,9 +123,10 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
     from vllm import LLM, SamplingParams
 
-    from nnterp import StandardizedTransformer, StandardizedVLLM, packaged
+    from nnterp import StandardizedTransformer, StandardizedVLLM
+    from nnterp.tools import gguf
 
-    path = str(packaged.smollm2())
+    path = str(gguf.smollm2())
     model = StandardizedVLLM(path, dispatch=True, **ENGINE)
 
     def generate(engine: Any, ids: list[list[int]]) -> list[list[int]]:

@@ -18,7 +18,7 @@ import torch
 
 import checkpoints
 import collects
-from nnterp.checking import readings
+from nnterp.tools.checking import readings
 
 
 def serve(path: Path, to: Path, **arguments: Any) -> dict[str, Any]:

@@ -162,10 +162,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def smollm2() -> Any:
     """The vLLM engine of SmolLM2-135M-Instruct, in this process."""
-    from nnterp import StandardizedVLLM, packaged
+    from nnterp import StandardizedVLLM
+    from nnterp.tools import gguf
 
     return StandardizedVLLM(
-        str(packaged.smollm2()),
+        str(gguf.smollm2()),
         dispatch=True,
         dtype="float32",
         max_model_len=256,

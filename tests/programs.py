@@ -14,8 +14,8 @@ import nnsight
 import torch
 from torch import Tensor
 
-from nnterp.compare import gap
-from nnterp.values import VALUES
+from nnterp.tools.checking.compare import relative_error
+from nnterp.vocabulary.values import VALUES
 
 #: What a program can touch in a block, in forward order.
 TOUCHED = (
@@ -200,5 +200,5 @@ def worst_gap(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]])
     for one, other in zip(found, expected, strict=True):
         if one.keys() != other.keys():
             return float("inf")
-        gaps += [gap(one[key].cpu(), other[key].cpu()) for key in other]
+        gaps += [relative_error(one[key].cpu(), other[key].cpu()) for key in other]
     return max(gaps)

@@ -17,7 +17,7 @@ import torch
 import checkpoints
 import collects
 from nnterp import StandardizedTransformer
-from nnterp.checking import readings
+from nnterp.tools.checking import readings
 from tiny import TINY
 
 

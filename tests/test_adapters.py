@@ -17,8 +17,8 @@ import checkpoints
 import loras
 from conftest import TINY_ENGINE
 from nnterp import KnownWrongWarning, StandardizedTransformer, StandardizedVLLM
-from nnterp.checking import readings
-from nnterp.compare import gap
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
 
 CLOSE = 1e-5
 
@@ -106,7 +106,7 @@ Pairs = list[tuple[dict[str, Any], StandardizedTransformer, list[int]]]
 def test_every_request_is_served_the_values_of_its_own_adapter(pairs: Pairs) -> None:
     for found, model, prompt in pairs:
         expected = readings.values(model, prompt)
-        gaps = {key: gap(own, expected[key]) for key, own in found["values"].items()}
+        gaps = {key: relative_error(own, expected[key]) for key, own in found["values"].items()}
         assert {key: size for key, size in gaps.items() if not size < CLOSE} == {}
 
 
@@ -114,16 +114,16 @@ def test_all_positions_of_several_requests_are_projected_with_their_adapters(pai
     for found, model, prompt in pairs:
         with torch.no_grad():
             expected = model._module(torch.tensor([prompt])).logits
-        assert gap(found["projected"], expected) < CLOSE
+        assert relative_error(found["projected"], expected) < CLOSE
 
 
 def test_a_module_called_on_rows_of_a_blocks_own_applies_the_requests_adapter(pairs: Pairs) -> None:
     for found, model, _ in pairs:
         with torch.no_grad():
             expected = model.layers[1].self_attn.o_proj._module(rows_for(model))
-        assert gap(found["called"], expected) < CLOSE
+        assert relative_error(found["called"], expected) < CLOSE
     (first, *_), (second, *_) = pairs[:2]
-    assert gap(first["called"], second["called"]) > 0.1
+    assert relative_error(first["called"], second["called"]) > 0.1
 
 
 def test_a_request_without_one_beside_others_has_the_last_ones_on_a_cpu(adapted: Adapted) -> None:
@@ -141,5 +141,5 @@ def test_a_request_without_one_beside_others_has_the_last_ones_on_a_cpu(adapted:
     alone, beside_others = logits
     with torch.no_grad():
         last = models[-1]._module(torch.tensor([list(PROMPTS[0])])).logits[0, -1]
-    assert gap(beside_others, last) < CLOSE
-    assert gap(alone, last) > 0.1
+    assert relative_error(beside_others, last) < CLOSE
+    assert relative_error(alone, last) > 0.1

@@ -14,7 +14,7 @@ import pytest
 
 import nnterp
 from nnterp import CheckpointNotFound, UnservableCheckpoint, UnsupportedFamily
-from nnterp.arguments import of_transformers
+from nnterp.engines.arguments import of_transformers
 
 ENGINES = ("StandardizedTransformer", "StandardizedVLLM")
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import checkpoints
-from nnterp import components
-from nnterp.checking import command
-from nnterp.checking.findings import Findings, examine
-from nnterp.checking.verdict import Line, between, on_its_own
-from nnterp.cli import main
+from nnterp.engines.transformers import envoys
 from nnterp.families import llama
+from nnterp.tools.checking import command
+from nnterp.tools.checking.findings import Findings, examine
+from nnterp.tools.checking.verdict import Line, between, on_its_own
+from nnterp.tools.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_a_reason_that_is_another_when_asked_for_is_found(
 ) -> None:
     reasons = iter(f"reason {number}" for number in range(1000))
 
-    class Fickle(components.Attention):
+    class Fickle(envoys.Attention):
         def unavailable(self, name: str) -> str | None:
             if name == "attention_scores":
                 return next(reasons)

@@ -20,8 +20,8 @@ import collects
 import nnterp
 from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer, StandardizedVLLM
-from nnterp.compare import gap
 from nnterp.errors import Unavailable
+from nnterp.tools.checking.compare import relative_error
 
 CLOSE = 1e-5
 
@@ -60,7 +60,7 @@ def test_each_choice_of_positions_keeps_what_a_trace_reads(model: Any) -> None:
         for key, want in kept.items():
             assert found[key][index].shape == want.shape, key
             if want.numel():
-                assert gap(found[key][index], want) < CLOSE, key
+                assert relative_error(found[key][index], want) < CLOSE, key
 
 
 @pytest.mark.parametrize("form", ["text", "ids", "tensor", "batch of one", "tokenizer's output"])
@@ -78,11 +78,11 @@ def test_a_trace_takes_a_prompt_in_any_form(model: Any, form: str) -> None:
     with torch.no_grad(), model.trace(forms[form], **settings(model)):
         last = model.layers[1].layer_output[0, -1].save()
     found = model.collect([text], {"layers.1.layer_output": "last"})
-    assert gap(found["layers.1.layer_output"][0], last) < CLOSE
+    assert relative_error(found["layers.1.layer_output"][0], last) < CLOSE
 
 
 def settings(model: Any) -> dict[str, Any]:
-    return {"temperature": 0.0, "max_tokens": 1} if model.serving.engine == "vllm" else {}
+    return {"temperature": 0.0, "max_tokens": 1} if model.engine_adapter.engine == "vllm" else {}
 
 
 def test_texts_and_ids_and_batches_of_any_size_are_the_same(model: Any) -> None:
@@ -104,7 +104,7 @@ def test_texts_and_ids_and_batches_of_any_size_are_the_same(model: Any) -> None:
     ):
         again = collects.flat(model.collect(prompts, want, batch_size=size))
         for key, rows in collects.flat(whole).items():
-            assert gap(again[key], rows) < CLOSE
+            assert relative_error(again[key], rows) < CLOSE
 
 
 def test_what_comes_back_can_be_trained_on(model: Any) -> None:
@@ -166,7 +166,7 @@ def test_a_position_for_each_prompt(model: Any) -> None:
         rows = model.collect(collects.PROMPTS, {name: positions}, batch_size=2)[name]
         expected = torch.stack([whole[0][0], whole[1][7], whole[2][-2]])
         assert rows.shape == expected.shape
-        assert gap(rows, expected) < CLOSE
+        assert relative_error(rows, expected) < CLOSE
     last = model.collect(collects.PROMPTS, {"logits": [-1, 14, 8]})["logits"]
     assert torch.equal(last, model.collect(collects.PROMPTS, {"logits": "last"})["logits"])
     pair = model.collect(collects.PROMPTS, {"layers.0.self_attn.attention_queries": [5, 0, 3]})
@@ -270,8 +270,10 @@ def test_prompts_run_with_the_adapters_they_are_given(
     ):
         found = model.collect(collects.PROMPTS, {name: "last"}, lora_request=requests)[name]
         for row, prompt, change in zip(found, collects.PROMPTS, changes, strict=True):
-            assert gap(row, last(prompt, change)) < CLOSE
-    assert gap(last(collects.PROMPTS[0], added[0]), last(collects.PROMPTS[0], plain)) > 0.1
+            assert relative_error(row, last(prompt, change)) < CLOSE
+    assert (
+        relative_error(last(collects.PROMPTS[0], added[0]), last(collects.PROMPTS[0], plain)) > 0.1
+    )
     with pytest.raises(ValueError, match="2 lora_requests for 3 prompts"):
         model.collect(collects.PROMPTS, {name: "last"}, lora_request=[one, two])
 
@@ -311,7 +313,7 @@ def test_a_function_is_given_the_logits(model: Any) -> None:
     also = model.collect(collects.PROMPTS, {"logits": lambda logits: logits[0, -1]})
     assert torch.equal(also["logits"], found["logits"])
     probabilities = found["logits"].softmax(-1).amax(-1)
-    assert gap(found["next_token_probs"], probabilities) < CLOSE
+    assert relative_error(found["next_token_probs"], probabilities) < CLOSE
 
 
 def test_a_function_that_fails_ends_its_collect_alone(engine: Callable[[str], Any]) -> None:
@@ -341,7 +343,7 @@ def test_rows_that_do_not_get_to_the_host_end_their_collect_alone(
     engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU they go there on a thread, whose failure is known at the end."""
-    from nnterp.vllm.store import CallersStore
+    from nnterp.engines.vllm.worker.store import CallersStore
 
     model = engine("llama")
     want = {"layers.0.layer_output": "all"}
@@ -351,7 +353,7 @@ def test_rows_that_do_not_get_to_the_host_end_their_collect_alone(
         raise OSError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CallersStore, "settle", lost)
+        patch.setattr(CallersStore, "flush_to_host", lost)
         with pytest.raises(RuntimeError, match="OSError: no room"):
             model.collect(collects.PROMPTS, want)
     after = model.collect(collects.PROMPTS, want)["layers.0.layer_output"]
@@ -381,7 +383,7 @@ def test_an_installed_edit_is_collected_and_a_trace_beside_it_is_not(
         model.layers[0].layer_output[:] *= 2
     edited = model.collect(collects.PROMPTS, want)["layers.1.layer_output"]
     edit.clear()
-    assert gap(edited, plain) > 0.1
+    assert relative_error(edited, plain) > 0.1
     assert torch.equal(model.collect(collects.PROMPTS, want)["layers.1.layer_output"], plain)
 
 
@@ -407,7 +409,7 @@ def test_a_prompt_split_over_steps_is_collected_whole(
     found = collects.flat(chunked.collect(collects.PROMPTS, wanted))
     expected = reference("llama")["collected"]
     for key, rows in found.items():
-        assert gap(rows, expected[key]) < CLOSE, key
+        assert relative_error(rows, expected[key]) < CLOSE, key
     with pytest.raises(RuntimeError, match="without enable_chunked_prefill"):
         chunked.collect(collects.PROMPTS, {"layers.0.layer_output": collects.loudest})
 

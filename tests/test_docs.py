@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nnterp.cli import main
-from nnterp.values import VALUES
+from nnterp.tools.cli import main
+from nnterp.vocabulary.values import VALUES
 from tiny import TINY
 
 ROOT = Path(__file__).parent.parent

@@ -15,8 +15,8 @@ import apart
 import checkpoints
 from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer
-from nnterp.checking import readings
-from nnterp.compare import gap
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
 from tiny import NO_IMAGES, TINY
 
 CLOSE = 1e-5
@@ -34,7 +34,7 @@ def test_an_undispatched_model_has_its_tree_and_starts_on_the_first_trace(
     assert (model.num_layers, model.hidden_size, model.layers[0].self_attn.num_heads) == (2, 64, 4)
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
         stream = model.layers[1].layer_output.save()
-    assert gap(stream, reference("llama")["values"]["1.layer_output"]) < CLOSE
+    assert relative_error(stream, reference("llama")["values"]["1.layer_output"]) < CLOSE
 
 
 def test_values_outside_a_trace_say_so(engine: Callable[[str], Any]) -> None:
@@ -83,7 +83,7 @@ def test_an_installed_edit_runs_on_every_request(engine: Callable[[str], Any]) -
         edited = readings.clean_logits(model, PROMPT)
     finally:
         edit.clear()
-    assert gap(edited, clean) > 1e-3
+    assert relative_error(edited, clean) > 1e-3
     assert torch.equal(readings.clean_logits(model, PROMPT), clean)
 
 
@@ -170,10 +170,10 @@ def test_an_edit_lands_on_the_step_it_was_made_for(
         clean = nnsight.save([])
         for _ in tracer.iter[:3]:
             clean.append(model.logits[:, -1])
-    gaps = [gap(f, e) for f, e in zip(found, expected, strict=True)]
+    gaps = [relative_error(f, e) for f, e in zip(found, expected, strict=True)]
     assert max(gaps) < CLOSE
     assert torch.equal(found[0], clean[0])
-    assert gap(found[1], clean[1]) > 1e-3
+    assert relative_error(found[1], clean[1]) > 1e-3
 
 
 def test_an_installed_edit_beside_prefix_caching_is_warned_of(
@@ -216,6 +216,8 @@ def test_queries_inside_paligemma_are_turned_by_one_position_more_on_transformer
     )
     transformer = StandardizedTransformer(path, dispatch=True, attn_implementation="eager")
     as_loaded, as_vllm = read(transformer, ids), read(transformer, from_0)
-    assert all(gap(served[name], want) < CLOSE for name, want in as_vllm.items())
-    turned = {name for name, want in as_loaded.items() if gap(served[name], want) > CLOSE}
+    assert all(relative_error(served[name], want) < CLOSE for name, want in as_vllm.items())
+    turned = {
+        name for name, want in as_loaded.items() if relative_error(served[name], want) > CLOSE
+    }
     assert turned == {"queries", "keys"}

@@ -14,12 +14,12 @@ import torch
 import checkpoints
 import nnterp
 from nnterp import StandardizedTransformer, UnsupportedFamily, families
-from nnterp.checking import readings
-from nnterp.components import Attention, Layer, Mlp
-from nnterp.eproperty import StandardValue
+from nnterp.advice.similar_families import nearest
+from nnterp.engines.transformers.envoys import Attention, Layer, Mlp
 from nnterp.families import llama
-from nnterp.relatives import nearest
-from nnterp.values import LAYER_OUTPUT
+from nnterp.tools.checking import readings
+from nnterp.tracing.standard_value import StandardValue
+from nnterp.vocabulary.values import LAYER_OUTPUT
 
 
 def load(path: Path, **arguments: Any) -> StandardizedTransformer:

@@ -14,15 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 import checkpoints
-from nnterp import (
-    KnownWrongWarning,
-    StandardizedTransformer,
-    UnverifiedWarning,
-    families,
-    known_wrong,
-)
-from nnterp.compare import gap
-from nnterp.known_wrong import KNOWN_WRONG, met_by
+from nnterp import KnownWrongWarning, StandardizedTransformer, UnverifiedWarning, families
+from nnterp.advice import known_wrong
+from nnterp.advice.known_wrong import KNOWN_WRONG, met_by
+from nnterp.tools.checking.compare import relative_error
 from tiny import TINY
 
 
@@ -116,8 +111,11 @@ def test_a_model_around_a_decoder_leaves_out_how_its_logits_are_read(
     with torch.no_grad(), model.trace(checkpoints.PROMPT):
         projected = model.project_on_vocab(model.layers[-1].layer_output).save()
         logits = model.logits.save()
-    assert gap(logits, projected) > 1e-2
-    assert gap(model.family.READOUT(logits, model.config.get_text_config()), projected) < 1e-6
+    assert relative_error(logits, projected) > 1e-2
+    assert (
+        relative_error(model.family.READOUT(logits, model.config.get_text_config()), projected)
+        < 1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["falcon_mamba", "mamba", "mamba2"])
@@ -129,4 +127,4 @@ def test_a_load_rescales_weights_that_a_checkpoint_holds(tmp_path: Path, name: s
         model = StandardizedTransformer(str(path), dispatch=True)
     weight = "backbone.layers.0.mixer.out_proj.weight"
     held = load_file(path / "model.safetensors")[weight]
-    assert gap(model._module.get_parameter(weight) * model.num_layers**0.5, held) < 1e-6
+    assert relative_error(model._module.get_parameter(weight) * model.num_layers**0.5, held) < 1e-6

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import tiny_runs
-from nnterp import StandardizedTransformer, UnverifiedWarning, measured
-from nnterp.checking import table
-from nnterp.checking.findings import Findings
-from nnterp.cli import main
-from nnterp.measured import Outcome, cell, doubt, dumps, engine_name, loads, merge
+from nnterp import StandardizedTransformer, UnverifiedWarning
+from nnterp.advice import measured
+from nnterp.advice.measured import Outcome, cell, doubt, dumps, engine_name, loads, merge
+from nnterp.tools.checking import table
+from nnterp.tools.checking.findings import Findings
+from nnterp.tools.cli import main
 from tiny import TINY
 from tiny_runs import Run
 

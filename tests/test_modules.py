@@ -9,15 +9,15 @@ import nnsight
 import pytest
 import torch
 
-from nnterp.compare import gap
 from nnterp.errors import Unavailable
+from nnterp.tools.checking.compare import relative_error
 
 IDS = [5, 91, 17, 203, 44]
 ONE_STEP = {"temperature": 0.0, "max_tokens": 1}
 
 
 def settings(model: Any) -> dict[str, Any]:
-    return ONE_STEP if model.serving.engine == "vllm" else {}
+    return ONE_STEP if model.engine_adapter.engine == "vllm" else {}
 
 
 def paths(blocks: Any) -> list[str]:
@@ -71,15 +71,15 @@ def test_a_stream_is_projected_whatever_its_leading_axes(either: Any) -> None:
         )
     vocab = either.vocab_size
     assert (whole.shape, rows.shape, row.shape) == ((1, 5, vocab), (5, vocab), (vocab,))
-    assert gap(rows, whole[0]) < 1e-6
-    assert gap(row, whole[0, -1]) < 1e-6
+    assert relative_error(rows, whole[0]) < 1e-6
+    assert relative_error(row, whole[0, -1]) < 1e-6
     chances, ids = whole.softmax(-1).topk(3)
     texts = [[either.tokenizer.decode(token) for token in best] for best in ids[0].tolist()]
     for index, (given, probabilities) in enumerate(found):
         expected = (chances, chances[0], chances[0, -1], chances[None])[index]
         assert given == ([texts], texts, texts[-1], [[texts]])[index]
         assert probabilities.shape == expected.shape
-        assert gap(probabilities, expected) < 1e-5
+        assert relative_error(probabilities, expected) < 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_module_is_called_on_any_number_of_rows(
     assert without == [None]
     expected = transformer._module.model.layers[0].self_attn.o_proj(rows)
     assert output.shape == expected.shape
-    assert gap(output, expected.detach()) < 1e-6 if output.numel() else True
+    assert relative_error(output, expected.detach()) < 1e-6 if output.numel() else True
     with model.trace(IDS, **ONE_STEP):
         undisturbed = model.layers[-1].layer_output.save()
     assert torch.equal(last, undisturbed)
@@ -137,7 +137,7 @@ def test_rows_that_lie_otherwise_in_memory_are_rows(model: Any, transformer: Any
     with model.trace(IDS, **ONE_STEP):
         output = model.layers[0].mlp(rows).save()
     expected = transformer._module.model.layers[0].mlp(rows).detach()
-    assert gap(output, expected) < 1e-6
+    assert relative_error(output, expected) < 1e-6
 
 
 def test_a_head_that_cannot_be_called_says_what_can(model: Any) -> None:

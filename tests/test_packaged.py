@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import gguf
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from nnterp import packaged
+from nnterp.tools import gguf
 
 
 def write(path: Path, seed: int) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def test_two_files_of_one_name_and_size_are_two_checkpoints(tmp_path: Path) -> N
     files = [tmp_path / folder / "model.gguf" for folder in ("one", "other")]
     weights = [write(file, seed) for seed, file in enumerate(files)]
     assert files[0].stat().st_size == files[1].stat().st_size
-    folders = [packaged.from_gguf(file) for file in files]
+    folders = [gguf.from_gguf(file) for file in files]
     for folder, own in zip(folders, weights, strict=True):
         assert np.array_equal(loaded(folder), own["output"])
 
@@ -78,22 +77,22 @@ def test_a_file_that_takes_anothers_place_and_time_is_read_again(tmp_path: Path)
     file, other = tmp_path / "model.gguf", tmp_path / "other.gguf"
     write(file, 0)
     write(other, 1)
-    first = packaged._digest(file)
+    first = gguf._digest(file)
     written = file.stat().st_mtime_ns
     os.utime(other, ns=(written, written))
     other.replace(file)
     assert file.stat().st_mtime_ns == written
-    assert packaged._digest(file) != first
+    assert gguf._digest(file) != first
 
 
 def test_a_file_is_hashed_once_until_it_is_touched(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     write(file, 0)
-    first = packaged._digest(file)
-    with mock.patch.object(packaged.hashlib, "file_digest", side_effect=AssertionError):
-        assert packaged._digest(file) == first
+    first = gguf._digest(file)
+    with mock.patch.object(gguf.hashlib, "file_digest", side_effect=AssertionError):
+        assert gguf._digest(file) == first
     time.sleep(0.05)  # more than a tick of the clock that files are stamped by
     with file.open("r+b") as opened:
         opened.seek(-1, os.SEEK_END)
         opened.write(b"\x7f")
-    assert packaged._digest(file) != first
+    assert gguf._digest(file) != first

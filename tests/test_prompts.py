@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from nnterp.compare import gap
-from nnterp.prompts import token_ids
+from nnterp.engines.prompts import token_ids
+from nnterp.tools.checking.compare import relative_error
 
 CLOSE = 1e-5
 IDS = [5, 91, 17, 203, 44]
@@ -23,7 +23,7 @@ CHAT = [{"role": "system", "content": "Short."}, {"role": "user", "content": "Wh
 
 
 def settings(model: Any) -> dict[str, Any]:
-    return {"temperature": 0.0, "max_tokens": 1} if model.serving.engine == "vllm" else {}
+    return {"temperature": 0.0, "max_tokens": 1} if model.engine_adapter.engine == "vllm" else {}
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +78,17 @@ NAMED: dict[str, dict[str, Any]] = {
 def test_the_models_inputs_by_name_are_a_prompt(
     either: Any, alone: Callable[[list[int]], torch.Tensor], form: str
 ) -> None:
-    if form == "with types of one kind" and either.serving.engine == "transformers":
+    if form == "with types of one kind" and either.engine_adapter.engine == "transformers":
         pytest.skip("this model's own forward takes no token_type_ids")
     given = NAMED[form]
-    right = -3 if form == "padded on the right" and either.serving.engine != "vllm" else -1
+    right = -3 if form == "padded on the right" and either.engine_adapter.engine != "vllm" else -1
     with torch.no_grad(), either.trace(**given, **settings(either)):
         traced = either.layers[0].layer_output[0, right].save()
     with torch.no_grad(), either.trace(**settings(either)) as tracer:
         with tracer.invoke(**given):
             invoked = either.layers[0].layer_output[0, right].save()
-    assert gap(traced, alone(IDS)) < CLOSE
-    assert gap(invoked, alone(IDS)) < CLOSE
+    assert relative_error(traced, alone(IDS)) < CLOSE
+    assert relative_error(invoked, alone(IDS)) < CLOSE
 
 
 def test_a_mask_by_name_goes_with_ids_given_without(
@@ -97,7 +97,7 @@ def test_a_mask_by_name_goes_with_ids_given_without(
     ids, mask = (torch.tensor(PADDED[name]) for name in ("input_ids", "attention_mask"))
     with torch.no_grad(), either.trace(ids, attention_mask=mask, **settings(either)):
         last = either.layers[0].layer_output[0, -1].save()
-    assert gap(last, alone(IDS)) < CLOSE
+    assert relative_error(last, alone(IDS)) < CLOSE
 
 
 def test_masked_tokens_are_no_part_of_a_request(engine: Callable[[str], Any]) -> None:
@@ -155,7 +155,7 @@ def test_what_the_refusal_of_several_prompts_says_works(either: Any) -> None:
     found = either.collect(prompts, {"layers.1.layer_output": "last"})["layers.1.layer_output"]
     # On transformers every invoke binds the one name, and the last is kept.
     rows = torch.cat(last) if isinstance(last, list) else last
-    assert gap(rows, found[-len(rows) :]) < CLOSE
+    assert relative_error(rows, found[-len(rows) :]) < CLOSE
 
 
 def test_a_second_prompt_is_not_dropped(transformer: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_chat_is_what_the_template_makes_of_it(template: Any) -> None:
     found = template.collect([CHAT, "a b", tuple(CHAT), [CHAT]], {"layers.1.layer_output": "last"})
     rows = found["layers.1.layer_output"]
     for row in (rows[0], rows[2], rows[3]):
-        assert gap(row, last) < CLOSE
+        assert relative_error(row, last) < CLOSE
 
 
 def test_a_chat_that_ends_with_the_assistant_goes_on_there(template: Any) -> None:

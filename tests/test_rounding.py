@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import checkpoints
-from nnterp.checking import command, readings, rounding
-from nnterp.checking.findings import Findings, examine
-from nnterp.checking.verdict import BEYOND_ROUNDING, CLOSE, Line, between
-from nnterp.compare import gap
-from nnterp.composed import Scaled
+from nnterp.engines.vllm.envoys.mlp import Mlp
 from nnterp.families.vllm import qwen2
-from nnterp.sites import Output
-from nnterp.vllm.mlp import Mlp
+from nnterp.sites.mapped import scaled
+from nnterp.sites.primitive import Output
+from nnterp.tools.checking import command, readings, rounding
+from nnterp.tools.checking.compare import relative_error
+from nnterp.tools.checking.findings import Findings, examine
+from nnterp.tools.checking.verdict import BEYOND_ROUNDING, CLOSE, Line, between
 from tiny import TINY
 
 #: Large where rotary embeddings hardly turn, as Qwen2.5-0.5B has them: added to every key alike
@@ -98,7 +98,7 @@ def test_an_engine_that_is_off_by_more_than_rounding_fails(
     keep: Callable[[Any], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    off = Mlp.placed(mlp_output=Scaled(Output(), lambda _: 1.0001))
+    off = Mlp.placed(mlp_output=scaled(Output(), lambda _: 1.0001))
     monkeypatch.setitem(qwen2.ENVOYS, "layers.*.mlp", off)
     engine = keep(command.load(biased, "vllm", "cpu", "float32", 20))
     served = replace(found, values=readings.values(engine, checkpoints.PROMPT))
@@ -119,7 +119,7 @@ def test_rounding_is_what_separates_transformers_from_itself_in_float64(
         exact = wide._module(torch.tensor([checkpoints.PROMPT])).logits[:, -1:]
     monkeypatch.setattr(rounding, "_DRAWS", 0)
     alone = rounding.alone(wide, checkpoints.PROMPT, found, KEYS, torch.float32)
-    own = gap(found.values["logits"], exact)
+    own = relative_error(found.values["logits"], exact)
     assert alone == {("value", "logits"): own, ("edit", "clean"): own}
     assert 1e-7 < own < 1e-4
 
@@ -131,7 +131,7 @@ def test_one_lucky_draw_does_not_make_the_limit(found: Findings, wide: Any) -> N
         exact = wide._module(torch.tensor([checkpoints.PROMPT])).logits[:, -1:]
     lucky.values["logits"] = lucky.edits["clean"] = exact
     alone = rounding.alone(wide, checkpoints.PROMPT, lucky, KEYS, torch.float32)
-    own = gap(found.values["logits"], exact)
+    own = relative_error(found.values["logits"], exact)
     for size in alone.values():
         assert own / 5 < size < own * 5
 

@@ -17,14 +17,14 @@ STEPS = 3
 @pytest.fixture
 def settings(either: Any) -> dict[str, Any]:
     """A run of three steps, in the engine's words."""
-    if either.serving.engine == "vllm":
+    if either.engine_adapter.engine == "vllm":
         return {"temperature": 0.0, "max_tokens": STEPS, "ignore_eos": True}
     return {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False}
 
 
 def tokens(model: Any, result: Any) -> list[int]:
     """The new tokens in what a run returned."""
-    if model.serving.engine == "vllm":
+    if model.engine_adapter.engine == "vllm":
         return list(result.outputs[0].token_ids)
     return result[0, len(IDS) :].tolist()
 
@@ -174,7 +174,7 @@ def test_what_fails_below_a_loop_names_its_line(either: Any, settings: dict[str,
             for _ in tracer.iter[:]:
                 either.layers[0].layer_output.sum()
             raise KeyError("late")  # below the loop
-    if either.serving.engine == "vllm":
+    if either.engine_adapter.engine == "vllm":
         assert f'{__file__}", line {line_of("# below the loop")}' in str(raised.value)
     else:
         assert raised.traceback[-1].lineno + 1 == line_of("# below the loop")

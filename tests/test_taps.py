@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from nnterp import StandardizedVLLM
+from nnterp.engines.vllm.client import preflight
 from nnterp.errors import Unavailable
-from nnterp.names import places
-from nnterp.values import VALUES
-from nnterp.vllm import preflight
+from nnterp.vocabulary.names import places
+from nnterp.vocabulary.values import VALUES
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_tap_that_is_none_says_so(
 def test_a_value_the_family_does_not_serve_is_no_tap(
     tapped: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nnterp.vllm.layer import FusedLayer
+    from nnterp.engines.vllm.envoys.layer import FusedLayer
 
     monkeypatch.setattr(FusedLayer, "unavailable", lambda self, name: "for want of a reason")
     with pytest.raises(Unavailable, match="layers.0.layer_output: for want of a reason"):

@@ -12,7 +12,7 @@ import nnsight
 import pytest
 import torch
 
-from nnterp.compare import gap
+from nnterp.tools.checking.compare import relative_error
 
 PROMPT = "The Eiffel Tower is in"
 
@@ -42,7 +42,7 @@ def test_one_step(model: Any, tokens: int) -> None:
     stream = (1, tokens, model.hidden_size)
     assert x.shape == attn.shape == mlp.shape == out.shape == stream
     assert logits.shape == (1, 1, model.vocab_size)
-    assert gap(x + attn + mlp, out) < 1e-6
+    assert relative_error(x + attn + mlp, out) < 1e-6
 
 
 def test_the_stream_is_the_sum_of_the_pair_vllm_passes(model: Any) -> None:
@@ -87,7 +87,7 @@ def test_several_prompts_are_several_invokes_and_one_name_in_each_a_list(model: 
             with tracer.invoke(prompt):
                 stream = block.layer_output.save()
     assert [s.shape[1] for s in stream] == [len(model.tokenizer(p).input_ids) for p in prompts]
-    assert gap(stream[0], stream[2]) < 1e-6
+    assert relative_error(stream[0], stream[2]) < 1e-6
 
 
 def test_without_settings_a_trace_generates_vllms_default_of_16_tokens(model: Any) -> None:
@@ -183,6 +183,6 @@ def test_methods_work_in_the_worker(model: Any) -> None:
         projected = model.project_on_vocab(leaving[:, -1:]).save()
         logits = model.logits.save()
     assert torch.equal(entering, leaving)
-    assert gap(projected, logits) < 1e-6
+    assert relative_error(projected, logits) < 1e-6
     assert [len(position) for position in texts[0]] == [3] * entering.shape[1]
     assert chances.shape == (1, entering.shape[1], 3)

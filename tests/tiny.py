@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nnterp.unread import UNREAD, Unread
+from nnterp.advice.ignored_fields import IGNORED_FIELDS, IgnoredField
 
 #: The values of every config that has them, where its row says nothing else.
 GENERIC: Mapping[str, Any] = {
@@ -1664,8 +1664,10 @@ def _otherwise(value: bool | float | str) -> bool | float | str:
 
 
 #: For each field that an engine does not read, of each family, a checkpoint that has it otherwise.
-IGNORED: Mapping[str, Unread] = {
-    f"{model_type}_other_{row.field}": row for row in UNREAD for model_type in row.model_types
+IGNORED: Mapping[str, IgnoredField] = {
+    f"{model_type}_other_{row.field}": row
+    for row in IGNORED_FIELDS
+    for model_type in row.model_types
 }
 OTHERWISE: Mapping[str, Tiny] = {
     name: _changed(

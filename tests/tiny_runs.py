@@ -43,14 +43,14 @@ import torch
 import checkpoints
 import collects
 import inplace_norms
-from nnterp import measured
-from nnterp.checking import readings, rounding, table
-from nnterp.checking.command import ENGINES
-from nnterp.checking.findings import Findings, examine
-from nnterp.checking.verdict import BEYOND_ROUNDING, CLOSE, Line, between, on_its_own
-from nnterp.compare import gap
-from nnterp.known_wrong import KnownWrongWarning
-from nnterp.routing import DENSE, IN_KERNEL
+from nnterp.advice import measured
+from nnterp.advice.known_wrong import KnownWrongWarning
+from nnterp.sites.routing import DENSE, IN_KERNEL
+from nnterp.tools.checking import readings, rounding, table
+from nnterp.tools.checking.command import ENGINES
+from nnterp.tools.checking.compare import relative_error
+from nnterp.tools.checking.findings import Findings, examine
+from nnterp.tools.checking.verdict import BEYOND_ROUNDING, CLOSE, Line, between, on_its_own
 from tiny import ROWS, TINY
 
 #: What an engine for a tiny checkpoint needs, and no more; of a GPU's memory, what has to be free.
@@ -202,7 +202,7 @@ def lines_of(done: Run, engine: str) -> list[Line]:
         # On a GPU a forward need not give the same twice.
         most = 0.0 if done.device == "cpu" else CLOSE
         for key in sorted(done.own.keys() & found.values.keys()):
-            size = gap(found.values[key], done.own[key])
+            size = relative_error(found.values[key], done.own[key])
             own.append(Line("own", key, size, most, size <= most))
     elif "transformers" in done.found:
         telling = rounding.TELLING[torch.float32]

@@ -6,34 +6,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 # At once: `torch.load` builds these only where they have been named to it.
-from .collecting.collected import Collected, Ragged
+from nnterp.collecting.collected import Collected, Ragged
 
 if TYPE_CHECKING:
-    from .errors import (
+    from nnterp.advice.known_wrong import KnownWrongWarning
+    from nnterp.advice.measured import UnverifiedWarning
+    from nnterp.engines.transformers.model import StandardizedTransformer
+    from nnterp.engines.vllm.client.model import StandardizedVLLM
+    from nnterp.errors import (
         CheckpointNotFound,
         MissingMainGuard,
         Unavailable,
         UnservableCheckpoint,
         UnsupportedFamily,
     )
-    from .known_wrong import KnownWrongWarning
-    from .measured import UnverifiedWarning
-    from .transformer import StandardizedTransformer
-    from .vllm.model import StandardizedVLLM
 
 __version__ = "0.1.0"
 
 # Imported on first use: a program that names one engine does not pay for the other.
 _HOMES = {
-    "StandardizedTransformer": ".transformer",
-    "StandardizedVLLM": ".vllm.model",
+    "StandardizedTransformer": ".engines.transformers.model",
+    "StandardizedVLLM": ".engines.vllm.client.model",
     "CheckpointNotFound": ".errors",
-    "KnownWrongWarning": ".known_wrong",
+    "KnownWrongWarning": ".advice.known_wrong",
     "MissingMainGuard": ".errors",
     "Unavailable": ".errors",
     "UnservableCheckpoint": ".errors",
     "UnsupportedFamily": ".errors",
-    "UnverifiedWarning": ".measured",
+    "UnverifiedWarning": ".advice.measured",
 }
 
 __all__ = [

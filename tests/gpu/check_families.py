@@ -24,8 +24,8 @@ sys.path.insert(0, str(TESTS))
 import torch
 
 import checkpoints
-from nnterp.checking import readings
-from nnterp.compare import gap
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
 from tiny import TINY
 
 CLOSE = {"float32": 2e-5, "bfloat16": None}
@@ -47,16 +47,16 @@ def compare(name: str, folder: Path, dtype: str) -> int:
     )
     failures = []
     found = readings.values(model, checkpoints.PROMPT)
-    gaps = {key: gap(found[key], want) for key, want in expected["values"].items()}
+    gaps = {key: relative_error(found[key], want) for key, want in expected["values"].items()}
     edits = readings.edits(model, checkpoints.PROMPT)
-    edit_gaps = {key: gap(edits[key], want) for key, want in expected["edits"].items()}
+    edit_gaps = {key: relative_error(edits[key], want) for key, want in expected["edits"].items()}
     limit = CLOSE[dtype]
     if limit is not None:
         failures += [f"{k} {g:.1e}" for k, g in {**gaps, **edit_gaps}.items() if not g < limit]
     for block in range(model.num_layers):
         entering, leaving = found[f"{block}.layer_input"], found[f"{block}.layer_output"]
         added = found[f"{block}.attention_output"] + found[f"{block}.mlp_output"]
-        if not gap(entering + added, leaving) < IDENTITY[dtype]:
+        if not relative_error(entering + added, leaving) < IDENTITY[dtype]:
             failures.append(f"identity of block {block}")
     failures += [f"{key} overwritten" for key in readings.overwritten(model, checkpoints.PROMPT)]
 
@@ -72,7 +72,7 @@ def compare(name: str, folder: Path, dtype: str) -> int:
     if "sdpa" in expected:
         for kind, size in by_value.items():
             pairs = [
-                gap(want, expected["values"][key])
+                relative_error(want, expected["values"][key])
                 for key, want in expected["sdpa"].items()
                 if key.rpartition(".")[2] == kind
             ]

@@ -38,8 +38,8 @@ import torch
 import checkpoints
 import loras
 from nnterp import KnownWrongWarning
-from nnterp.checking import readings
-from nnterp.compare import gap
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
 from tiny import TINY
 
 STAGE_LIMIT = 300
@@ -156,7 +156,8 @@ def adapters(folder: Path, name: str, dtype: str) -> list[str]:
     wrong = [
         f"{row}: projected by {size:.1e} of the logits"
         for row, (seen, projected) in enumerate(found)
-        if not (size := gap(projected[:, -1].cpu(), seen["logits"][:, -1].cpu())) < CLOSE[dtype]
+        if not (size := relative_error(projected[:, -1].cpu(), seen["logits"][:, -1].cpu()))
+        < CLOSE[dtype]
     ]
     if hasattr(model._config, "num_local_experts"):
         # In 16 bits the two engines' roundings may choose other experts.
@@ -171,7 +172,7 @@ def adapters(folder: Path, name: str, dtype: str) -> list[str]:
     for row, (seen, projected) in enumerate(found):
         mine, others = (_expected(references[(row + other) % 2], prompts[row]) for other in (0, 1))
         for key, own in {**seen, "projected": projected}.items():
-            size, to_the_other = (gap(own.cpu(), held[key]) for held in (mine, others))
+            size, to_the_other = (relative_error(own.cpu(), held[key]) for held in (mine, others))
             if not size < max(CLOSE[dtype], to_the_other / 4):
                 wrong.append(f"{row}: {key} by {size:.1e}")
     return wrong

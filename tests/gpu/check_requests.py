@@ -77,7 +77,7 @@ def check_programs(path: Path, dtype: str, device: str, count: int) -> int:
         drawn = programs.draw_batch(random, len(PROMPTS))
         found = programs.on_vllm(model, PROMPTS, drawn)
         gaps.append(programs.worst_gap(found, programs.on_transformers(reference, PROMPTS, drawn)))
-    failed = sum(not gap < limit for gap in gaps)
+    failed = sum(not relative_error < limit for relative_error in gaps)
     print(f"programs {dtype} {path.name}: {count}, worst gap {max(gaps):.1e}, median "
           f"{sorted(gaps)[count // 2]:.1e}, {failed} over {limit:g}", flush=True)  # fmt: skip
     return failed

@@ -34,7 +34,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tiny_runs
-from nnterp import measured
+from nnterp.advice import measured
 from tiny import TINY
 
 #: The seconds after which a checkpoint's process is ended.

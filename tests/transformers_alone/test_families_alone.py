@@ -12,10 +12,11 @@ import torch
 
 import checkpoints
 from conftest import KINDS
-from nnterp import StandardizedTransformer, Unavailable, components
-from nnterp.checking import readings
-from nnterp.compare import gap
-from nnterp.values import VALUES
+from nnterp import StandardizedTransformer, Unavailable
+from nnterp.engines.transformers import envoys
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
+from nnterp.vocabulary.values import VALUES
 
 PROMPT = torch.tensor([checkpoints.PROMPT])
 
@@ -60,7 +61,7 @@ def test_what_attention_and_mlp_add_is_the_whole_difference_a_block_makes(model:
     for block in range(model.num_layers):
         added = found[f"{block}.attention_output"] + found[f"{block}.mlp_output"]
         entering, leaving = found[f"{block}.layer_input"], found[f"{block}.layer_output"]
-        assert gap(entering + added, leaving) < 1e-6
+        assert relative_error(entering + added, leaving) < 1e-6
 
 
 def test_head_outputs_are_the_pattern_times_the_values(model: Any) -> None:
@@ -70,9 +71,9 @@ def test_head_outputs_are_the_pattern_times_the_values(model: Any) -> None:
         values = found[f"{block}.attention_values"]
         repeated = values.repeat_interleave(pattern.shape[1] // values.shape[1], dim=1)
         heads = (pattern @ repeated).transpose(1, 2)
-        assert gap(found[f"{block}.attention_head_outputs"], heads) < 1e-5
+        assert relative_error(found[f"{block}.attention_head_outputs"], heads) < 1e-5
         scores = found[f"{block}.attention_scores"]
-        assert gap(scores.softmax(-1), pattern) < 1e-5
+        assert relative_error(scores.softmax(-1), pattern) < 1e-5
         assert torch.isneginf(scores).any()
 
 
@@ -93,7 +94,7 @@ def test_a_written_value_is_the_one_the_model_goes_on_with(model: Any, name: str
     with torch.no_grad(), model.trace(PROMPT):
         getattr(host, name)[:] = getattr(host, name).roll(1, -1).clone()
         in_place = model.logits[:, -1:].save()
-    assert gap(by_assignment, clean) > 1e-3
+    assert relative_error(by_assignment, clean) > 1e-3
     assert torch.equal(by_assignment, in_place)
 
 
@@ -134,9 +135,9 @@ def test_aliases_name_the_same_modules_everywhere(model: Any) -> None:
     assert embedding is model._module.get_input_embeddings()
     assert model.lm_head._module is model._module.get_output_embeddings()
     assert len(model.layers) == model.num_layers
-    assert isinstance(block, components.Layer)
-    assert isinstance(block.self_attn, components.Attention)
-    assert isinstance(block.mlp, components.Mlp)
+    assert isinstance(block, envoys.Layer)
+    assert isinstance(block.self_attn, envoys.Attention)
+    assert isinstance(block.mlp, envoys.Mlp)
     assert "norm" in type(model.norm._module).__name__.lower()
 
 
@@ -155,9 +156,9 @@ def test_a_padded_batch_gives_each_row_what_it_gives_alone(llama: Any, side: str
         pattern = attention.attention_probabilities.save()
         stream = llama.layers[1].layer_output.save()
     alone = readings.values(llama, short)
-    assert gap(stream[:1, where], alone["1.layer_output"]) < 1e-5
-    assert gap(pattern[:1, :, where, where], alone["1.attention_probabilities"]) < 1e-5
-    assert gap(scores[:1, :, where, where], alone["1.attention_scores"]) < 1e-5
+    assert relative_error(stream[:1, where], alone["1.layer_output"]) < 1e-5
+    assert relative_error(pattern[:1, :, where, where], alone["1.attention_probabilities"]) < 1e-5
+    assert relative_error(scores[:1, :, where, where], alone["1.attention_scores"]) < 1e-5
     assert torch.isfinite(stream).all()
 
 
@@ -226,14 +227,14 @@ def test_keys_of_one_step_can_be_replaced_beside_the_cached_ones(llama: Any) -> 
                 attention.attention_keys = attention.attention_keys * factor
                 logits = llama.logits.save()
         outcomes.append(logits)
-    assert gap(outcomes[1], outcomes[0]) > 1e-4
+    assert relative_error(outcomes[1], outcomes[0]) > 1e-4
 
 
 def test_an_edited_copy_of_the_model_keeps_its_edit(llama: Any) -> None:
     clean = readings.clean_logits(llama, checkpoints.PROMPT)
     with llama.edit() as (_, edited):
         edited.layers[0].layer_output[:, -1] = 0
-    assert gap(readings.clean_logits(edited, checkpoints.PROMPT), clean) > 1e-3
+    assert relative_error(readings.clean_logits(edited, checkpoints.PROMPT), clean) > 1e-3
     assert torch.equal(readings.clean_logits(llama, checkpoints.PROMPT), clean)
 
 
@@ -273,8 +274,11 @@ def test_without_eager_only_scores_and_pattern_are_unavailable(
             getattr(model.layers[0].self_attn, name).save()
     eager = load(tiny_folder("llama"), attn_implementation="eager")
     found, expected = (readings.values(m, checkpoints.PROMPT) for m in (model, eager))
-    assert gap(found["1.attention_queries"], expected["1.attention_queries"]) < 1e-5
-    assert gap(found["1.attention_head_outputs"], expected["1.attention_head_outputs"]) < 1e-5
+    assert relative_error(found["1.attention_queries"], expected["1.attention_queries"]) < 1e-5
+    assert (
+        relative_error(found["1.attention_head_outputs"], expected["1.attention_head_outputs"])
+        < 1e-5
+    )
 
 
 def test_methods_do_what_they_say(llama: Any) -> None:

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 import checkpoints
 from nnterp import StandardizedTransformer, Unavailable
-from nnterp.checking import readings
-from nnterp.compare import gap
-from nnterp.values import VALUES, Value
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
+from nnterp.vocabulary.values import VALUES, Value
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,7 +106,9 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
             continue
         hidden = tensor.isneginf()
         assert torch.equal(found[key].isneginf(), hidden), key
-        assert gap(found[key].masked_fill(hidden, 0), tensor.masked_fill(hidden, 0)) < 2e-5, key
+        assert (
+            relative_error(found[key].masked_fill(hidden, 0), tensor.masked_fill(hidden, 0)) < 2e-5
+        ), key
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -180,8 +182,8 @@ def test_an_edit_reaches_its_own_tokens_and_nothing_else(
         for way in ("in place", "assigned"):
             beside = edited(PROMPTS, 0, place, way)
             alone = edited([SHORT], 0, place, way)
-            assert gap(beside[0], alone[0]) < 1e-5, (place, way)
-            assert gap(beside[0], clean[0]) > 1e-4, (place, way)
+            assert relative_error(beside[0], alone[0]) < 1e-5, (place, way)
+            assert relative_error(beside[0], clean[0]) > 1e-4, (place, way)
             assert torch.equal(beside[1], clean[1]), (place, way)
             assert torch.equal(beside[2], clean[2]), (place, way)
 
@@ -204,7 +206,7 @@ def test_steering_and_skipping_count_the_invokes_own_tokens(
                         skipped = llama.layers[1].layer_output.save()
         outcomes.append((steered, skipped))
     (alone, left_alone), (beside, left_beside) = outcomes
-    assert gap(beside, alone) < 1e-5
+    assert relative_error(beside, alone) < 1e-5
     assert torch.equal(left_alone, alone)
     assert torch.equal(left_beside, beside)
     plain = read(llama, [SHORT])[0]["0.layer_output"]
@@ -265,7 +267,7 @@ def test_tokens_have_their_own_positions_on_whichever_side_they_are_padded(
                 with tracer.invoke(torch.tensor([prompt])):
                     pass
     assert ids.tolist() == padded(SHORT, before, after)["input_ids"].tolist()
-    assert gap(stream[:, before : before + len(SHORT)], alone) < 1e-5
+    assert relative_error(stream[:, before : before + len(SHORT)], alone) < 1e-5
 
 
 def test_positions_that_are_given_are_kept(gpt2: Any) -> None:
@@ -277,8 +279,8 @@ def test_positions_that_are_given_are_kept(gpt2: Any) -> None:
             pass
     with torch.no_grad(), gpt2.trace(torch.tensor([SHORT]), position_ids=given):
         alone = gpt2.layers[1].layer_output.save()
-    assert gap(stream, alone) < 1e-5
-    assert gap(stream, read(gpt2, [SHORT])[0]["1.layer_output"]) > 1e-2
+    assert relative_error(stream, alone) < 1e-5
+    assert relative_error(stream, read(gpt2, [SHORT])[0]["1.layer_output"]) > 1e-2
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -301,9 +303,9 @@ def test_several_texts_in_one_invoke_keep_the_padding_of_their_own(
     assert torch.equal(outcomes[0][1], outcomes[1][1])
     own = slice(5, 8) if side == "left" else slice(0, 3)
     for row, kept in ((0, slice(0, 8)), (1, own)):
-        assert gap(outcomes[1][0][row, kept], outcomes[0][0][row, kept]) < 1e-5
+        assert relative_error(outcomes[1][0][row, kept], outcomes[0][0][row, kept]) < 1e-5
     alone = read(llama, [outcomes[0][1][1, own].tolist()])[0]["1.layer_output"]
-    assert gap(outcomes[1][0][1, own], alone[0]) < 1e-5
+    assert relative_error(outcomes[1][0][1, own], alone[0]) < 1e-5
 
 
 def test_an_invoke_with_no_input_sees_the_batch_as_it_is(llama: Any) -> None:
@@ -326,7 +328,7 @@ def test_nnsights_own_handles_show_the_last_token_last(llama: Any) -> None:
             pass
     assert own.shape == (1, len(LONG), llama.hidden_size)
     alone = read(llama, [SHORT])[0]["0.layer_output"]
-    assert gap(own[:, -1], alone[:, -1]) < 1e-5
+    assert relative_error(own[:, -1], alone[:, -1]) < 1e-5
 
 
 def test_beams_are_the_rows_of_their_prompt(llama: Any) -> None:
@@ -339,7 +341,7 @@ def test_beams_are_the_rows_of_their_prompt(llama: Any) -> None:
                     stream = llama.layers[0].layer_output.clone().save()
         outcomes.append(stream)
     assert outcomes[0].shape == (2, len(SHORT), llama.hidden_size)
-    assert gap(outcomes[1], outcomes[0]) < 1e-5
+    assert relative_error(outcomes[1], outcomes[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["rwkv", "minimax"])
@@ -360,7 +362,7 @@ def test_what_a_model_would_generate_wrongly_from_padded_prompts_is_refused(
             first = model.logits.save()
         with tracer.invoke(torch.tensor([LONG[:7]])):
             second = model.logits.save()
-    assert gap(first, second) < 1e-6
+    assert relative_error(first, second) < 1e-6
 
 
 def test_prompts_that_a_model_would_mix_up_are_refused_and_collected_apart(
@@ -377,7 +379,7 @@ def test_prompts_that_a_model_would_mix_up_are_refused_and_collected_apart(
     for row, prompt in enumerate((SHORT, MIDDLE)):
         with torch.no_grad(), model.trace(torch.tensor([prompt])):
             stream = model.layers[1].layer_output[:, -1].save()
-        assert gap(found["layers.1.layer_output"][row], stream[0]) < 1e-6
+        assert relative_error(found["layers.1.layer_output"][row], stream[0]) < 1e-6
 
 
 def test_keys_that_are_not_one_a_token_are_refused_beside_a_longer_prompt(
@@ -412,7 +414,7 @@ def test_the_padding_side_that_was_chosen_is_kept(tiny_folder: Callable[[str], P
     assert torch.equal(own[:, : len(SHORT)], stream)
     with torch.no_grad(), model.trace(torch.tensor([SHORT])):
         alone = model.layers[1].layer_output.save()
-    assert gap(stream, alone) < 1e-5
+    assert relative_error(stream, alone) < 1e-5
 
 
 def test_a_module_handed_over_in_training_gives_what_loading_it_gives(
@@ -429,4 +431,7 @@ def test_a_module_handed_over_in_training_gives_what_loading_it_gives(
     model = StandardizedTransformer(module, tokenizer=loaded.tokenizer)
     assert torch.equal(readings.clean_logits(model, SHORT), readings.clean_logits(loaded, SHORT))
     model.train()
-    assert gap(readings.clean_logits(model, SHORT), readings.clean_logits(loaded, SHORT)) > 1e-2
+    assert (
+        relative_error(readings.clean_logits(model, SHORT), readings.clean_logits(loaded, SHORT))
+        > 1e-2
+    )

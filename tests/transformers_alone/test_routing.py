@@ -11,9 +11,9 @@ import torch
 
 import checkpoints
 from nnterp import StandardizedTransformer
-from nnterp.checking import readings
-from nnterp.compare import gap
-from nnterp.routing import router_of
+from nnterp.sites.routing import router_of
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
 
 
 @pytest.mark.parametrize("name", ["mixtral", "gpt_oss", "granitemoe", "glm4_moe", "olmoe"])
@@ -35,5 +35,5 @@ def test_a_routers_choice_is_the_forwards_own(
     (indices,) = [part for part in said[0] if not part.is_floating_point()]
     assert torch.equal(found[f"{last}.expert_indices"][0], indices)
     numbers = [part for part in said[0] if part.is_floating_point()]
-    assert any(gap(found[f"{last}.expert_weights"][0], part) < 1e-6 for part in numbers)
-    assert any(gap(found[f"{last}.router_logits"][0], part) < 1e-6 for part in numbers)
+    assert any(relative_error(found[f"{last}.expert_weights"][0], part) < 1e-6 for part in numbers)
+    assert any(relative_error(found[f"{last}.router_logits"][0], part) < 1e-6 for part in numbers)

@@ -10,7 +10,7 @@ import pytest
 
 import apart
 from conftest import TINY_ENGINE
-from nnterp.compare import gap
+from nnterp.tools.checking.compare import relative_error
 
 CLOSE = 1e-5
 
@@ -42,5 +42,9 @@ def test_an_engine_apart_serves_and_edits_as_transformers_does(
     for kind in ("values", "edits", "collected"):
         lacking = {key.rpartition(".")[2] for key in expected[kind].keys() ^ found[kind].keys()}
         assert lacking <= {"expert_indices", "expert_weights"}
-        gaps = {key: gap(own, expected[kind][key]) for key, own in found[kind].items()}
-        assert {key: gap for key, gap in gaps.items() if not gap < CLOSE} == {}
+        gaps = {key: relative_error(own, expected[kind][key]) for key, own in found[kind].items()}
+        assert {
+            key: relative_error
+            for key, relative_error in gaps.items()
+            if not relative_error < CLOSE
+        } == {}

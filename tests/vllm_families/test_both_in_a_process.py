@@ -61,7 +61,7 @@ def test_by_turns_in_the_other_order(name: str, vllm_first: RunOf) -> None:
 def test_a_load_that_fails_leaves_the_class_of_its_model_as_it_was() -> None:
     from vllm.compilation.decorators import support_torch_compile
 
-    from nnterp.vllm.unchanged import classes_unchanged
+    from nnterp.engines.vllm.load_isolation import classes_unchanged
 
     bases, before = GPTNeoXModel.__bases__, dict(vars(GPTNeoXModel))
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 import pytest
 
 import tiny_runs
-from nnterp import families, measured
-from nnterp.checking import table
-from nnterp.checking.verdict import CLOSE
-from nnterp.compare import gap
-from nnterp.values import VALUES
+from nnterp import families
+from nnterp.advice import measured
+from nnterp.tools.checking import table
+from nnterp.tools.checking.compare import relative_error
+from nnterp.tools.checking.verdict import CLOSE
+from nnterp.vocabulary.values import VALUES
 from tiny import IGNORED, OTHERWISE, TINY, WRONG
 from tiny_runs import Run
 
@@ -43,7 +44,7 @@ def collected_gaps(run: Run) -> dict[str, float]:
     if len(run.collected) < 2:
         return {}
     ours, theirs = run.collected["vllm"], run.collected["transformers"]
-    return {key: gap(ours[key], theirs[key]) for key in ours.keys() & theirs.keys()}
+    return {key: relative_error(ours[key], theirs[key]) for key in ours.keys() & theirs.keys()}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,8 +16,8 @@ import apart
 import checkpoints
 from conftest import TINY_ENGINE
 from faults import FAULTS, ONE_STEP
-from nnterp.compare import gap
-from nnterp.vllm.blocks import RequestBlock
+from nnterp.engines.vllm.worker.blocks import RequestBlock
+from nnterp.tools.checking.compare import relative_error
 
 PROMPTS = [checkpoints.PROMPT[start:] + checkpoints.PROMPT[:start] for start in range(3)]
 LONG = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
@@ -87,7 +87,7 @@ def test_an_evicted_request_reads_what_it_would_have_read(
     assert tokens == expected_tokens
     for rows, others in zip(streams, expected, strict=True):
         assert [row.shape for row in rows] == [other.shape for other in others]
-        gaps = [gap(row, other) for row, other in zip(rows, others, strict=True)]
+        gaps = [relative_error(row, other) for row, other in zip(rows, others, strict=True)]
         assert max(gaps) < 1e-5
     assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
 
@@ -120,7 +120,7 @@ def test_an_evicted_request_that_was_edited_is_refused_and_the_others_are_not(
     survived = [index for index in range(3) if ended[index] is not None]
     assert survived
     for index in survived:
-        assert gap(ended[index], expected[index]) < 1e-5
+        assert relative_error(ended[index], expected[index]) < 1e-5
     assert starved.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
 
 

@@ -56,7 +56,7 @@ def test_tokens_are_plain_vllms_and_the_worker_is_asked_for_nothing(
 def test_a_step_nobody_looks_at_never_enters_the_tree(
     engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nnterp.vllm.rows import RowInterleaver
+    from nnterp.engines.vllm.worker.interleaver import RowInterleaver
 
     passed: list[str] = []
     real = RowInterleaver.handle
@@ -118,7 +118,7 @@ def test_a_result_is_sent_to_the_blocks_that_wait_for_one(
 def test_the_requests_of_a_trace_share_one_payload_and_not_their_values(
     engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nnterp.vllm.payload import Payloads
+    from nnterp.engines.vllm.client.payload import Payloads
 
     packed: list[bytes] = []
     real = Payloads.pack

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from nnterp.vllm import parcels, shared_files
-from nnterp.vllm.parcels import Address
+from nnterp.engines.vllm.transport import packing, shared_files
+from nnterp.engines.vllm.transport.address import Address
 
 OWN = Address.own()
 #: This process, another of this host, one of another host; all opened in this one.
@@ -31,7 +31,7 @@ LARGE = 1 << 19  # of float32: beyond what is copied out
 @pytest.fixture(params=WAYS)
 def sent(request: pytest.FixtureRequest) -> Any:
     def send(value: Any) -> Any:
-        return pickle.loads(parcels.pack(value, WAYS[request.param]))
+        return pickle.loads(packing.pack(value, WAYS[request.param]))
 
     return send
 
@@ -98,7 +98,7 @@ def test_a_hundred_thousand_numbers_and_no_tensor_arrive(sent: Any) -> None:
 
 def test_memory_lasts_as_long_as_its_tensors_and_no_longer() -> None:
     before = left_behind()
-    payload = parcels.pack([torch.zeros(LARGE), torch.zeros(3)], WAYS["nearby"])
+    payload = packing.pack([torch.zeros(LARGE), torch.zeros(3)], WAYS["nearby"])
     assert len(left_behind()) == len(before) + 1
     large, small = pickle.loads(payload)
     assert left_behind() == before
@@ -112,7 +112,7 @@ def test_no_room_anywhere_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     before = left_behind()
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=r"no room in /dev/shm or .*; ask for less at once, give"):
-        parcels.pack([torch.zeros(4)], WAYS["nearby"])
+        packing.pack([torch.zeros(4)], WAYS["nearby"])
     assert left_behind() == before
 
 
@@ -128,7 +128,7 @@ def test_what_finds_no_room_keeps_nothing_else_from_arriving(
 
     monkeypatch.setattr(os, "posix_fallocate", small)
     values = {"large": torch.zeros(LARGE), "small": torch.ones(3), "none": [1, 2]}
-    packed = parcels.pack_each(values, WAYS["nearby"], lambda value, error: str(error))
+    packed = packing.pack_each(values, WAYS["nearby"], lambda value, error: str(error))
     found = pickle.loads(packed)
     assert "have no room" in found["large"]
     assert torch.equal(found["small"], torch.ones(3))

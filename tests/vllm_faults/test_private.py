@@ -15,9 +15,9 @@ import checkpoints
 import inplace_norms
 from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer, StandardizedVLLM
-from nnterp.checking import readings
-from nnterp.compare import gap
-from nnterp.vllm.rows import RowBatcher
+from nnterp.engines.vllm.worker.batcher import RowBatcher
+from nnterp.tools.checking import readings
+from nnterp.tools.checking.compare import relative_error
 from tiny import TINY
 
 PROMPT = checkpoints.PROMPT
@@ -170,11 +170,11 @@ def test_scores_see_an_edit_of_the_queries_they_are_computed_from(llama: Any) ->
         pattern = attention.attention_probabilities.save()
         heads = attention.attention_head_outputs.save()
     expected = (before * 4).softmax(-1)
-    assert gap(pattern, expected) < 1e-5
+    assert relative_error(pattern, expected) < 1e-5
     with llama.trace(PROMPT, **ONE_STEP):
         values = attention.attention_values.save()
     repeated = values.repeat_interleave(pattern.shape[1] // values.shape[1], dim=1)
-    assert gap(heads, (pattern @ repeated).transpose(1, 2)) < 1e-5
+    assert relative_error(heads, (pattern @ repeated).transpose(1, 2)) < 1e-5
 
 
 def test_a_read_after_a_write_is_what_was_written(model: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from nnsight.tracing import tracer as nnsight_tracer
 
 import checkpoints
-from nnterp.vllm.saved import Saved
+from nnterp.engines.vllm.worker.saved import Saved
 
 FOUR_STEPS = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from nnterp.vllm import store
-from nnterp.vllm.store import Outflow
+from nnterp.engines.vllm.worker import store
+from nnterp.engines.vllm.worker.device_copier import DeviceToHostCopier
 
 
 class Stream:
@@ -89,12 +89,12 @@ def test_rows_arrive_as_they_were_when_they_were_sent() -> None:
     buffer = torch.randn(12, 8)
     then = buffer.clone()
     into = torch.zeros(20, 8)
-    outflow = Outflow()
-    outflow.send(buffer[2:7], into, slice(0, 5))
-    outflow.send(buffer.narrow(1, 2, 8 - 2).narrow(0, 0, 2), into[:, :6], torch.tensor([9, 7]))
+    copier = DeviceToHostCopier()
+    copier.send(buffer[2:7], into, slice(0, 5))
+    copier.send(buffer.narrow(1, 2, 8 - 2).narrow(0, 0, 2), into[:, :6], torch.tensor([9, 7]))
     buffer.fill_(float("nan"))
     Stream.moving.set()
-    outflow.close()
+    copier.close()
     assert torch.equal(into[:5], then[2:7])
     assert torch.equal(into[[9, 7], :6], then[:2, 2:])
 
@@ -105,16 +105,16 @@ def test_more_rows_than_there_is_memory_on_the_way_wait_for_room(
     monkeypatch.setattr(store, "_PIECES", 2)
     rows = torch.randn(200, 8)
     into = torch.zeros(200, 8)
-    outflow = Outflow()
+    copier = DeviceToHostCopier()
     Stream.moving.set()
-    outflow.send(rows, into, slice(0, 200))
-    outflow.close()
+    copier.send(rows, into, slice(0, 200))
+    copier.close()
     assert torch.equal(into, rows)
 
 
 def test_what_goes_wrong_on_the_way_is_said_in_the_end() -> None:
-    outflow = Outflow()
+    copier = DeviceToHostCopier()
     Stream.moving.set()
-    outflow.send(torch.randn(2, 8), torch.zeros(2, 8), torch.tensor([0, 5]))
+    copier.send(torch.randn(2, 8), torch.zeros(2, 8), torch.tensor([0, 5]))
     with pytest.raises(IndexError):
-        outflow.close()
+        copier.close()

@@ -19,7 +19,7 @@ import torch
 
 import checkpoints
 from nnterp import StandardizedTransformer
-from nnterp.compare import gap
+from nnterp.tools.checking.compare import relative_error
 
 PROMPTS = [checkpoints.PROMPT, checkpoints.PROMPT[::-1]]
 ONE_STEP = {"temperature": 0.0, "max_tokens": 1}
@@ -232,7 +232,7 @@ def a_list_that_is_saved_in_the_block(model: Any, trace: Any) -> Any:
 
 def alike(found: Any, expected: Any) -> bool:
     if isinstance(expected, torch.Tensor):
-        return gap(found.cpu(), expected) < 1e-5
+        return relative_error(found.cpu(), expected) < 1e-5
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(alike(found[k], expected[k]) for k in found)
     if isinstance(expected, (list, tuple)):
@@ -256,7 +256,7 @@ def vllm(request: pytest.FixtureRequest, engine: Callable[[str], Any]) -> Any:
 
 
 def elsewhere(request: pytest.FixtureRequest) -> None:
-    from nnterp.vllm.parcels import Address
+    from nnterp.engines.vllm.transport.address import Address
 
     patch = request.getfixturevalue("monkeypatch")
     patch.setattr(Address, "nearby", property(lambda address: False))

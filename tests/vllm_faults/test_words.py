@@ -93,7 +93,7 @@ def test_a_refusal_can_be_caught_in_the_block(model: Any) -> None:
 def test_an_attribute_error_inside_a_value_is_not_blamed_on_the_value(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nnterp.sites import FusedOutput
+    from nnterp.sites.fused import FusedOutput
 
     monkeypatch.setattr(FusedOutput, "read", lambda self, host, raw: raw.nothing)
     with pytest.raises(RuntimeError) as raised:

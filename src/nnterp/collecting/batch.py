@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..names import Place
-from ..values import LOGITS, NEXT_TOKEN_PROBS
-from .gather import Gather, Store
-from .selections import Apply, Picked, Span
+from nnterp.collecting.gather import Gather, Store
+from nnterp.collecting.selections import Apply, Picked, Span
+from nnterp.lifetime import Reading, copied
+from nnterp.sites.mapped import next_token_probabilities
+from nnterp.vocabulary.names import Place
+from nnterp.vocabulary.values import LOGITS, NEXT_TOKEN_PROBS
 
 
 class InMemory(Store):
@@ -17,8 +19,8 @@ class InMemory(Store):
     def make(self, count: int, rows: Tensor) -> Tensor:
         return torch.empty(count, *rows.shape[1:], dtype=rows.dtype)
 
-    def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
-        into[targets] = rows.to(into.device)
+    def put(self, rows: Reading, into: Tensor, targets: Tensor | slice) -> None:
+        into[targets] = rows.tensor.to(into.device)
 
 
 def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
@@ -41,12 +43,12 @@ def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
         for index, name in enumerate(value.axes):
             if name in ("seq", "query", "key"):
                 own = own.narrow(index, 0, span.length)
-        return own[:, -1].softmax(-1, dtype=torch.float32) if derived else own.clone()
+        return next_token_probabilities(own) if derived else copied(own)
 
-    def picked(rows: Picked) -> Tensor:
+    def picked(rows: Picked) -> Reading:
         by_token = tensor.movedim(axis, 1)
         taken = rows.take(by_token.reshape(-1, *by_token.shape[2:]), 0)
-        return taken.softmax(-1, dtype=torch.float32) if derived else taken
+        return Reading(tensor).mapped(next_token_probabilities(taken) if derived else taken)
 
     if isinstance(gather.wanted[place], Apply):
         gather.apply(place, whole)

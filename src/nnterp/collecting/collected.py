@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import Unavailable
-from ..names import Place
-from .selections import Selection
+from nnterp.collecting.selections import Selection
+from nnterp.errors import Unavailable
+from nnterp.vocabulary.names import Place
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..names import Place
-from .selections import Apply, Mean, Picked, Selection, Span
+from nnterp.collecting.selections import Apply, Mean, Picked, Selection, Span
+from nnterp.lifetime import Reading
+from nnterp.vocabulary.names import Place
 
 
 class Store(Protocol):
@@ -23,8 +24,12 @@ class Store(Protocol):
     def make(self, count: int, rows: Tensor) -> Tensor:
         """Memory for one place's result: ``count`` rows like these."""
 
-    def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
-        """Have ``rows``, as they are now, at ``targets`` of ``into`` in the end."""
+    def put(self, rows: Reading, into: Tensor, targets: Tensor | slice) -> None:
+        """Have ``rows``, as they are now, at ``targets`` of ``into`` in the end.
+
+        Rows that are live are copied before this returns, in the order of the forward's own
+        kernels, or as ``rows.copied()``.
+        """
 
 
 class Nowhere(Store):
@@ -33,7 +38,7 @@ class Nowhere(Store):
     def make(self, count: int, rows: Tensor) -> Tensor:
         return torch.empty(count, *rows.shape[1:], dtype=rows.dtype, device="meta")
 
-    def put(self, rows: Tensor, into: Tensor, targets: Tensor | slice) -> None:
+    def put(self, rows: Reading, into: Tensor, targets: Tensor | slice) -> None:
         """Nothing."""
 
 
@@ -65,7 +70,7 @@ class Gather:
         self._a_row_each = a_row_each
         self._picks.clear()
 
-    def add(self, place: Place, read: Callable[[Picked], Tensor]) -> None:
+    def add(self, place: Place, read: Callable[[Picked], Reading]) -> None:
         """Keep this forward's rows of ``place``.
 
         Args:
@@ -80,9 +85,9 @@ class Gather:
             return
         rows = read(picked)
         if isinstance(selection, Mean):
-            self._average(place, selection, rows)
+            self._average(place, selection, rows.tensor)
             return
-        result = self._result(place, sum(selection.counts()), rows)
+        result = self._result(place, sum(selection.counts()), rows.tensor)
         self._store.put(rows, result, picked.targets)
 
     def apply(self, place: Place, read: Callable[[Span], Tensor]) -> None:
@@ -90,7 +95,7 @@ class Gather:
 
         Args:
             place: One of those wanted, whose selection is an `Apply`.
-            read: From a prompt's span to its value, in the layout of a trace, batch 1.
+            read: From a prompt's span to a copy of its value, in the layout of a trace, batch 1.
         """
         selection = self.wanted[place]
         assert isinstance(selection, Apply)
@@ -115,7 +120,8 @@ class Gather:
                     f"{span.prompt}, and {tuple(result.shape[1:])} for one before"
                 )
             one = slice(span.prompt, span.prompt + 1)
-            self._store.put(row, result, one)
+            # Of the caller's function, which may keep what it returned.
+            self._store.put(Reading(row), result, one)
 
     def results(self) -> dict[Place, Tensor]:
         """What was kept at each place; nothing for one that no forward has reached."""
@@ -140,7 +146,8 @@ class Gather:
             prompts = [self._spans[index].prompt for index in done]
             lengths = torch.tensor([selection.lengths[prompt] for prompt in prompts])
             divisors = lengths.to(rows.device).view(-1, *[1] * len(shape))
-            self._store.put(sums[done] / divisors, result, torch.tensor(prompts))
+            means = Reading(sums[done] / divisors, is_new_tensor=True)
+            self._store.put(means, result, torch.tensor(prompts))
 
     def _result(self, place: Place, count: int, rows: Tensor) -> Tensor:
         if place not in self._results:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import values
-from ..errors import Unavailable
-from ..names import Place, places
-from .selections import Apply, At, Positions, Selection, selection
+from nnterp.collecting.selections import Apply, At, Positions, Selection, selection
+from nnterp.errors import Unavailable
+from nnterp.vocabulary import values
+from nnterp.vocabulary.names import Place, places
 
 if TYPE_CHECKING:
-    from ..standardized import Standardized
+    from nnterp.engines.standardized import Standardized
 
 _ORDER = {name: index for index, name in enumerate(values.VALUES)}
 
@@ -62,7 +62,9 @@ def _require(model: Standardized, place: Place, kept: Selection, lengths: Sequen
             f"in {{{str(place)!r}: lambda value: value[0, :, -1, 0]}}"
         )
     last = isinstance(kept, At) and kept.is_last(lengths)
-    narrow = value.token_axis is None or value.layout_on(model.serving.engine) != value.layout
+    narrow = (
+        value.token_axis is None or value.layout_on(model.engine_adapter.engine) != value.layout
+    )
     if narrow and not last:
         raise ValueError(f"{place} is served for the last position only; ask for 'last'")
 

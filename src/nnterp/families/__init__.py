@@ -13,9 +13,9 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-from ..errors import UnsupportedFamily, did_you_mean
-from ..relatives import nearest
-from ..values import Engine
+from nnterp.advice.similar_families import nearest
+from nnterp.errors import UnsupportedFamily, did_you_mean
+from nnterp.vocabulary.values import Engine
 
 REQUIRED = ("RENAME", "ENVOYS")
 

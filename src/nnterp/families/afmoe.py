@@ -1,10 +1,10 @@
 """AFMoE: a norm around each half of a block, gated heads, embeddings scaled by the config."""
 
-from ..components import Attention, Mlp
-from ..routing import Choice
-from ..sites import Argument, Output
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
+from nnterp.sites.primitive import Argument, Output
+from nnterp.sites.routing import Choice
 
 __all__ = ["AFTER_ATTENTION", "AFTER_MLP", "ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 

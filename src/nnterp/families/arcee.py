@@ -1,5 +1,5 @@
 """Arcee: LLaMA with squared ReLU in an MLP without a gate."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Bamba: Jamba with Mamba 2 for its mixer, and dense throughout."""
 
-from .jamba import ENVOYS, RENAME
+from nnterp.families.jamba import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

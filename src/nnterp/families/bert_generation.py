@@ -1,8 +1,8 @@
 """BERT for generation: learned positions, and each half of a block added and then normed."""
 
-from ..components import Attention, Mlp
-from ..sites import Output
-from . import openai_gpt
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.families import openai_gpt
+from nnterp.sites.primitive import Output
 
 __all__ = ["ADDED_BY_ATTENTION", "BEFORE_HEAD", "ENVOYS", "RENAME"]
 

@@ -1,6 +1,6 @@
 """BioGPT: learned positions and a scaled embedding; the MLP's last linear map stands for it."""
 
-from .llama import ENVOYS
+from nnterp.families.llama import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

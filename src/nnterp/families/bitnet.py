@@ -1,5 +1,5 @@
 """BitNet: a norm inside each half, before its output projection."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

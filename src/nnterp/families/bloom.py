@@ -6,12 +6,18 @@ add. ``attention_scores`` count ALiBi's distances from the query.
 
 from nnsight.intervention.envoy import Envoy
 
-from ..components import Layer, Mlp
-from ..components.own import Bound, IntoProjection, OwnAttention, Relative, scores
-from ..sites import Argument, Output
-from . import llama
+from nnterp.engines.transformers.envoys import Layer, Mlp
+from nnterp.engines.transformers.envoys.own_attention import (
+    OwnAttention,
+    before_projection,
+    from_own_position,
+    scores,
+)
+from nnterp.families import llama
+from nnterp.sites.primitive import Argument, Output
+from nnterp.sites.source import OperationOutput
 
-__all__ = ["ENVOYS", "RENAME", "sums"]
+__all__ = ["ENVOYS", "RENAME", "is_residual_sum"]
 
 RENAME = {
     "transformer.word_embeddings": "embed_tokens",
@@ -21,7 +27,7 @@ RENAME = {
 }
 
 
-def sums(block: Envoy) -> bool:
+def is_residual_sum(block: Envoy) -> bool:
     """Whether it is the stream itself that is added to, and not the stream normed."""
     return not block._module.apply_residual_connection_post_layernorm
 
@@ -30,8 +36,8 @@ class Block(Layer):
     """A block that adds to its norms where the config says so."""
 
     @property
-    def sums(self) -> bool:
-        return sums(self)
+    def is_residual_sum(self) -> bool:
+        return is_residual_sum(self)
 
 
 class Attention(OwnAttention):
@@ -45,12 +51,12 @@ class Attention(OwnAttention):
 ENVOYS = llama.ENVOYS | {
     "layers.*": Block,
     "layers.*.self_attn": Attention.placed(
-        attention_queries=Bound("self__reshape", 0),
-        attention_keys=Bound("self__reshape", 1),
-        attention_values=Bound("self__reshape", 2),
-        attention_scores=Relative(Argument("alibi"), scores("F_softmax")),
-        attention_probabilities=Bound("attention_probs"),
-        attention_head_outputs=IntoProjection("dense"),
+        attention_queries=OperationOutput("self__reshape", index=0),
+        attention_keys=OperationOutput("self__reshape", index=1),
+        attention_values=OperationOutput("self__reshape", index=2),
+        attention_scores=from_own_position(Argument("alibi"), scores("F_softmax")),
+        attention_probabilities=OperationOutput("attention_probs"),
+        attention_head_outputs=before_projection("dense"),
         attention_output=Output(of="dense"),
     ),
     "layers.*.mlp": Mlp.placed(mlp_output=Output(of="dense_4h_to_h")),

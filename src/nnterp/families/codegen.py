@@ -1,8 +1,8 @@
 """CodeGen: GPT-J with queries, values and keys fused in four shards."""
 
-from ..components.own import OwnAttention, in_function, scores
-from . import llama
-from .gpt2 import RENAME
+from nnterp.engines.transformers.envoys.own_attention import OwnAttention, in_function, scores
+from nnterp.families import llama
+from nnterp.families.gpt2 import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,7 +1,7 @@
 """Command R: attention and MLP side by side after one norm, and a scale on the logits."""
 
-from ..readout import multiplied
-from .llama import ENVOYS, RENAME
+from nnterp.engines.transformers.readout import multiplied
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]
 

@@ -1,5 +1,5 @@
 """Command R7B: Command R with windows on most blocks, and rotary positions on those alone."""
 
-from .cohere import ENVOYS, READOUT, RENAME
+from nnterp.families.cohere import ENVOYS, READOUT, RENAME
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]

@@ -1,5 +1,5 @@
 """Cohere Compass, text: Command R7B."""
 
-from .cohere2 import ENVOYS, READOUT, RENAME
+from nnterp.families.cohere2 import ENVOYS, READOUT, RENAME
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]

@@ -1,9 +1,9 @@
 """CTRL: sinusoidal positions added to a scaled embedding; its own names throughout."""
 
-from ..components import Layer
-from ..composed import Scaled
-from ..sites import Argument, Output
-from . import llama
+from nnterp.engines.transformers.envoys import Layer
+from nnterp.families import llama
+from nnterp.sites.mapped import scaled
+from nnterp.sites.primitive import Argument, Output
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 
@@ -17,4 +17,4 @@ RENAME = {
 
 ENVOYS = llama.ENVOYS | {"layers.*": Layer.placed(layer_input=Argument("x"))}
 
-TOKEN_EMBEDDINGS = Scaled(Output(of="embed_tokens"), lambda model: model.hidden_size**0.5)
+TOKEN_EMBEDDINGS = scaled(Output(of="embed_tokens"), lambda model: model.hidden_size**0.5)

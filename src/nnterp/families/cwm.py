@@ -1,5 +1,5 @@
 """CWM: LLaMA with a window on most blocks."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,7 +1,7 @@
 """DBRX: mixtures of experts; attention and both norms in one module of the block."""
 
-from . import mpt
-from .llama import ENVOYS
+from nnterp.families import mpt
+from nnterp.families.llama import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -5,11 +5,11 @@ earlier ones. ``attention_output`` and ``mlp_output`` are what is added to each 
 shares; a head's output is served before its rotated features are turned back.
 """
 
-from .. import values
-from ..components import Attention, Mlp
-from ..components.sinks import scores_below
-from ..components.streams import MultiStreamLayer
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.envoys.multi_stream import MultiStreamLayer
+from nnterp.engines.transformers.envoys.sinks import scores_below
+from nnterp.families.llama import RENAME
+from nnterp.vocabulary import values
 
 __all__ = ["ENVOYS", "RENAME", "RIGHT_PADDED"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from nnsight.intervention.envoy import Envoy
 
-from ..components import Layer, Mlp
-from ..values import MLP_OUTPUT
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Layer, Mlp
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
+from nnterp.vocabulary.values import MLP_OUTPUT
 
 __all__ = ["ALONE", "ENVOYS", "RENAME"]
 
@@ -20,7 +20,7 @@ class WeighingLayer(Layer):
     """A block that weighs the features of the stream it adds to."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         return False
 
 

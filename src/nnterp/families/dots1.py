@@ -1,5 +1,5 @@
 """dots.llm1: dense blocks first, then sigmoid routing beside shared experts."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

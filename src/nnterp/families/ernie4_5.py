@@ -1,5 +1,5 @@
 """ERNIE 4.5: LLaMA that rotates neighbouring features."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

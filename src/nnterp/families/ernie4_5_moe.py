@@ -1,5 +1,5 @@
 """ERNIE 4.5 MoE: ERNIE 4.5 with a corrected router and experts that see every token."""
 
-from .ernie4_5 import ENVOYS, RENAME
+from nnterp.families.ernie4_5 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """EXAONE 4: norms after attention and MLP and none before, positions on windowed blocks alone."""
 
-from .gemma2 import ENVOYS, RENAME
+from nnterp.families.gemma2 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

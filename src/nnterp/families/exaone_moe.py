@@ -1,5 +1,5 @@
 """EXAONE-MoE: pre-norm, windows with rope and full attention without, experts in some blocks."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

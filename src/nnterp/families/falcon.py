@@ -6,21 +6,21 @@ are served once.
 
 from nnsight.intervention.envoy import Envoy
 
-from ..components import Mlp
-from ..components.own import (
-    BY_TOKEN,
-    Bound,
-    ByConfig,
-    IntoProjection,
-    Kept,
+from nnterp.engines.transformers.envoys import Mlp
+from nnterp.engines.transformers.envoys.own_attention import (
+    MadeBefore,
     OwnAttention,
-    Repeated,
+    before_projection,
+    repeated,
     scores,
 )
-from ..composed import Copied
-from ..sites import Output, Site
-from . import llama
-from .bloom import RENAME
+from nnterp.families import llama
+from nnterp.families.bloom import RENAME
+from nnterp.sites.base import Site
+from nnterp.sites.choice import ByConfig
+from nnterp.sites.mapped import changed_later
+from nnterp.sites.primitive import Output
+from nnterp.sites.source import BY_TOKEN, OperationOutput
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -39,22 +39,28 @@ class Attention(OwnAttention):
 
 def where(unrotated: int, rotated: Site) -> ByConfig:
     """Where a value is: with ALiBi, as it left the projection."""
-    return ByConfig("alibi", Bound("self__split_heads", unrotated, axes=BY_TOKEN), rotated)
+    return ByConfig(
+        "alibi", OperationOutput("self__split_heads", index=unrotated, axes=BY_TOKEN), rotated
+    )
 
 
-ROTATED_QUERIES = Bound("apply_rotary_pos_emb", 0)
-ROTATED_KEYS = Bound("apply_rotary_pos_emb", 1)
+ROTATED_QUERIES = OperationOutput("apply_rotary_pos_emb", index=0)
+ROTATED_KEYS = OperationOutput("apply_rotary_pos_emb", index=1)
 SOFTMAX = "F_softmax"
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": Attention.placed(
         attention_queries=where(0, ROTATED_QUERIES),
-        attention_keys=Repeated(where(1, ROTATED_KEYS), repeats),
-        attention_values=Kept(where(2, Bound("value_layer")), where(2, ROTATED_KEYS), 1, repeats),
+        attention_keys=repeated(where(1, ROTATED_KEYS), repeats),
+        attention_values=MadeBefore(
+            where(2, OperationOutput("value_layer")), where(2, ROTATED_KEYS), repeats
+        ),
         attention_scores=ByConfig("alibi", scores(SOFTMAX), scores(SOFTMAX, which=0)),
-        attention_probabilities=ByConfig("alibi", Bound(SOFTMAX), Bound(SOFTMAX, which=0)),
-        attention_head_outputs=IntoProjection("dense"),
+        attention_probabilities=ByConfig(
+            "alibi", OperationOutput(SOFTMAX), OperationOutput(SOFTMAX, which=0)
+        ),
+        attention_head_outputs=before_projection("dense"),
     ),
     # Side by side, the attention's output is added to the MLP's in place.
-    "layers.*.mlp": Mlp.placed(mlp_output=Copied(Output())),
+    "layers.*.mlp": Mlp.placed(mlp_output=changed_later(Output())),
 }

@@ -3,11 +3,12 @@
 ``attention_output`` is the sum of what the two add.
 """
 
-from ..components import SecondMixer
-from ..composed import Joined, Scaled, of_block
-from ..readout import multiplied
-from ..sites import Argument, Output
-from . import jamba, llama
+from nnterp.engines.transformers.envoys import SecondMixer
+from nnterp.engines.transformers.readout import multiplied
+from nnterp.families import jamba, llama
+from nnterp.sites.mapped import of_block, scaled
+from nnterp.sites.primitive import Argument, Output
+from nnterp.sites.two_part import summed
 
 __all__ = [
     "BY_ATTENTION",
@@ -19,13 +20,13 @@ __all__ = [
     "TOKEN_EMBEDDINGS",
 ]
 
-BY_ATTENTION = Scaled(Output(), of_block("attn_out_multiplier"))
-BY_MAMBA = Scaled(Output(of="..mamba"), of_block("ssm_out_multiplier"))
+BY_ATTENTION = scaled(Output(), of_block("attn_out_multiplier"))
+BY_MAMBA = scaled(Output(of="..mamba"), of_block("ssm_out_multiplier"))
 
 RENAME = {key: alias for key, alias in jamba.RENAME.items() if key != "mamba"}
 
 ENVOYS = llama.ENVOYS | {
-    "layers.*.self_attn": SecondMixer.placed(attention_output=Joined(BY_MAMBA, BY_ATTENTION)),
+    "layers.*.self_attn": SecondMixer.placed(attention_output=summed(BY_MAMBA, BY_ATTENTION)),
 }
 
 READOUT = multiplied("lm_head_multiplier")

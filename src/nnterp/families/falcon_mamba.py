@@ -1,5 +1,5 @@
 """Falcon Mamba: Mamba with a norm on what its mixer derives from the tokens."""
 
-from .mamba import ENVOYS, RENAME
+from nnterp.families.mamba import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

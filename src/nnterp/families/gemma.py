@@ -1,5 +1,5 @@
 """Gemma: LLaMA with scaled embeddings and norms that multiply by one plus their weight."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,10 +1,10 @@
 """Gemma 2: a norm before and after each half of a block, soft caps, alternating windows."""
 
-from ..components import Attention, Mlp
-from ..readout import capped
-from ..sites import Output
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.readout import capped
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
+from nnterp.sites.primitive import Output
 
 __all__ = ["AFTER_ATTENTION", "AFTER_MLP", "ENVOYS", "READOUT", "RENAME"]
 

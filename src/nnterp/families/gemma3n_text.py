@@ -5,15 +5,15 @@ what a low-rank side branch (LAuReL) makes of the block's input, and ``mlp_outpu
 division by the root of 2. The logits are read off the mean of all four.
 """
 
-from ..components import Mlp
-from ..components.shared_keys import SharingAttention
-from ..components.streams import MultiStreamLayer
-from .gemma2 import AFTER_ATTENTION, AFTER_MLP, READOUT, RENAME
+from nnterp.engines.transformers.envoys import Mlp
+from nnterp.engines.transformers.envoys.kv_sharing import KVSharingAttention
+from nnterp.engines.transformers.envoys.multi_stream import MultiStreamLayer
+from nnterp.families.gemma2 import AFTER_ATTENTION, AFTER_MLP, READOUT, RENAME
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]
 
 ENVOYS = {
     "layers.*": MultiStreamLayer,
-    "layers.*.self_attn": SharingAttention.placed(attention_output=AFTER_ATTENTION),
+    "layers.*.self_attn": KVSharingAttention.placed(attention_output=AFTER_ATTENTION),
     "layers.*.mlp": Mlp.placed(mlp_output=AFTER_MLP),
 }

@@ -13,14 +13,18 @@ from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.util import first_input
 from torch import nn
 
-from ..aside import aside
-from ..components import Layer, Mlp
-from ..components.shared_keys import SharingAttention
-from ..composed import Either, Joined, Nothing
-from ..routing import Choice, RouterLogits, router_near
-from ..sites import FirstArgument, Output, Reading, Site
-from .gemma2 import AFTER_ATTENTION, READOUT, RENAME
-from .gemma2 import AFTER_MLP as AFTER_EXPERTS
+from nnterp.engines.transformers.envoys import Layer, Mlp
+from nnterp.engines.transformers.envoys.kv_sharing import KVSharingAttention
+from nnterp.families.gemma2 import AFTER_ATTENTION, READOUT, RENAME
+from nnterp.families.gemma2 import AFTER_MLP as AFTER_EXPERTS
+from nnterp.lifetime import Reading
+from nnterp.sites.base import Site
+from nnterp.sites.choice import Either
+from nnterp.sites.mapped import zeros
+from nnterp.sites.primitive import FirstArgument, Output
+from nnterp.sites.routing import Choice, RouterLogits, router_near
+from nnterp.sites.two_part import summed
+from nnterp.tracing.without_interleaving import without_interleaving
 
 __all__ = [
     "AFTER_ATTENTION",
@@ -40,8 +44,8 @@ STREAM = FirstArgument(of="..pre_feedforward_layernorm")
 
 OWN_EMBEDDING = "..post_per_layer_input_norm"
 
-AFTER_MLP = Joined(
-    Either(OWN_EMBEDDING, AFTER_EXPERTS, Nothing(of=AFTER_EXPERTS.of)),
+AFTER_MLP = summed(
+    Either(OWN_EMBEDDING, AFTER_EXPERTS, zeros(of=AFTER_EXPERTS.of)),
     Either(OWN_EMBEDDING, Output(of=OWN_EMBEDDING), AFTER_EXPERTS),
 )
 
@@ -55,7 +59,7 @@ class NormedRouterLogits(RouterLogits):
         stream = first_input(*raw)
         normed = type(router.norm).forward(router.norm, stream) * stream.shape[-1] ** -0.5
         scores = nn.functional.linear(normed * router.scale, router.proj.weight)
-        return Reading(scores, fresh=True)
+        return Reading(scores, is_new_tensor=True)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class NormedChoice(Choice):
         return True
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        with aside(host.interleaver):
+        with without_interleaving(host.interleaver):
             return super().read(host, raw)
 
 
@@ -82,7 +86,7 @@ class RescalingLayer(Layer):
     """A block that multiplies the stream at its end."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         """Whether what leaves is what entered and what the block's parts add to it."""
         return unscaled(self._module)
 
@@ -95,7 +99,7 @@ class MlpBesideExperts(Mlp):
 
 ENVOYS = {
     "layers.*": RescalingLayer,
-    "layers.*.self_attn": SharingAttention.placed(attention_output=AFTER_ATTENTION),
+    "layers.*.self_attn": KVSharingAttention.placed(attention_output=AFTER_ATTENTION),
     "layers.*.mlp": MlpBesideExperts.placed(
         mlp_output=AFTER_MLP,
         router_logits=NormedRouterLogits(STREAM),

@@ -1,5 +1,5 @@
 """Gemma 4 Unified, text: Gemma 4 with neither embeddings for each block nor experts."""
 
-from .gemma4_text import ENVOYS, READOUT, RENAME
+from nnterp.families.gemma4_text import ENVOYS, READOUT, RENAME
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]

@@ -1,9 +1,9 @@
 """GLM-4: a norm before and after each half of a block, half of each head rotated in pairs."""
 
-from ..components import Attention, Mlp
-from ..sites import Output
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
+from nnterp.sites.primitive import Output
 
 __all__ = ["AFTER_ATTENTION", "AFTER_MLP", "ENVOYS", "RENAME"]
 

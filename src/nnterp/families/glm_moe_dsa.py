@@ -1,5 +1,5 @@
 """GLM-5: an indexer picks what is seen, and some blocks take over an earlier one's pick."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from nnsight.intervention.envoy import Envoy
 
-from ..components import Attention
-from ..components.own import Bound, in_function
-from ..composed import Elsewhere
-from ..sites import Site
-from . import llama
+from nnterp.engines.transformers.envoys import Attention
+from nnterp.engines.transformers.envoys.own_attention import in_function
+from nnterp.families import llama
+from nnterp.sites.base import Site
+from nnterp.sites.choice import ByHost
+from nnterp.sites.source import OperationOutput
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -24,7 +25,7 @@ RENAME = {
 
 
 @dataclass(frozen=True)
-class Upcast(Elsewhere):
+class Upcast(ByHost):
     """A value that is elsewhere where the attention is computed in float32."""
 
     site: Site
@@ -44,7 +45,7 @@ ENVOYS = llama.ENVOYS | {
             name: Upcast(site, getattr(Attention, name).site)
             for name, site in {
                 **in_function(METHOD),
-                "attention_head_outputs": Bound(METHOD),
+                "attention_head_outputs": OperationOutput(METHOD),
             }.items()
         }
     )

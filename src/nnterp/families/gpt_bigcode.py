@@ -1,6 +1,6 @@
 """GPT-BigCode: GPT-2 with one head of keys and values for all queries."""
 
-from .llama import ENVOYS
+from nnterp.families.llama import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

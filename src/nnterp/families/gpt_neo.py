@@ -1,7 +1,7 @@
 """GPT-Neo: GPT-2 with windows in every other block and scores that are not scaled."""
 
-from . import gpt2
-from .gptj import ENVOYS
+from nnterp.families import gpt2
+from nnterp.families.gptj import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

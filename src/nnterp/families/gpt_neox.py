@@ -1,6 +1,6 @@
 """GPT-NeoX: attention and MLP side by side on one stream, or in sequence by config."""
 
-from .llama import ENVOYS
+from nnterp.families.llama import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

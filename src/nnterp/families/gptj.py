@@ -1,8 +1,8 @@
 """GPT-J: attention and MLP side by side on one norm; rotated features in neighbouring pairs."""
 
-from ..components.own import OwnAttention, in_function
-from . import llama
-from .gpt2 import RENAME
+from nnterp.engines.transformers.envoys.own_attention import OwnAttention, in_function
+from nnterp.families import llama
+from nnterp.families.gpt2 import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

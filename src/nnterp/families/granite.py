@@ -1,16 +1,16 @@
 """Granite: LLaMA with a multiplier on the embedding, on each residual add and on the logits."""
 
-from ..components import Attention, Mlp
-from ..composed import Scaled, of_block
-from ..readout import divided
-from ..sites import Argument, Output
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.readout import divided
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
+from nnterp.sites.mapped import of_block, scaled
+from nnterp.sites.primitive import Argument, Output
 
 __all__ = ["ADDED", "ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
 
 #: What a module of the block adds to the stream: its output, multiplied at the add.
-ADDED = Scaled(Output(), of_block("residual_multiplier"))
+ADDED = scaled(Output(), of_block("residual_multiplier"))
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": Attention.placed(attention_output=ADDED),

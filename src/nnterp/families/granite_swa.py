@@ -4,9 +4,9 @@ transformers applies the sinks to what the pattern gives and not to the pattern;
 are part of the pattern, as everywhere.
 """
 
-from ..components.discounted import DiscountedAttention
-from . import granite
-from .granite import ADDED, READOUT, RENAME, TOKEN_EMBEDDINGS
+from nnterp.engines.transformers.envoys.discounted import DiscountedAttention
+from nnterp.families import granite
+from nnterp.families.granite import ADDED, READOUT, RENAME, TOKEN_EMBEDDINGS
 
 __all__ = ["ATTENTION", "ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
 

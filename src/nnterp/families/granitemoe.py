@@ -1,7 +1,7 @@
 """Granite MoE: Granite with a mixture of experts for its MLP."""
 
-from . import granite
-from .granite import ENVOYS, READOUT, TOKEN_EMBEDDINGS
+from nnterp.families import granite
+from nnterp.families.granite import ENVOYS, READOUT, TOKEN_EMBEDDINGS
 
 __all__ = ["ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
 

@@ -1,8 +1,8 @@
 """Granite MoE with windows and sinks, and a shared expert in some."""
 
-from . import granitemoeshared
-from .granite_swa import ATTENTION
-from .granitemoeshared import READOUT, RENAME, TOKEN_EMBEDDINGS
+from nnterp.families import granitemoeshared
+from nnterp.families.granite_swa import ATTENTION
+from nnterp.families.granitemoeshared import READOUT, RENAME, TOKEN_EMBEDDINGS
 
 __all__ = ["ENVOYS", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
 

@@ -4,11 +4,13 @@
 the mixture of experts beside it add together, where there is one.
 """
 
-from ..components import Mlp, RecurrentMixer
-from ..composed import Either, Joined, Nothing, Scaled, of_block
-from ..sites import Output
-from . import granite
-from .granite import ADDED, READOUT, TOKEN_EMBEDDINGS
+from nnterp.engines.transformers.envoys import Mlp, RecurrentMixer
+from nnterp.families import granite
+from nnterp.families.granite import ADDED, READOUT, TOKEN_EMBEDDINGS
+from nnterp.sites.choice import Either
+from nnterp.sites.mapped import of_block, scaled, zeros
+from nnterp.sites.primitive import Output
+from nnterp.sites.two_part import summed
 
 __all__ = ["ADDED_BY_BOTH", "ENVOYS", "MIXTURE", "READOUT", "RENAME", "TOKEN_EMBEDDINGS"]
 
@@ -16,8 +18,8 @@ RENAME = granite.RENAME | {"mamba": "linear_attn", "shared_mlp": "mlp"}
 
 MIXTURE = "..block_sparse_moe"
 
-ADDED_BY_BOTH = Joined(
-    Either(MIXTURE, Scaled(Output(of=MIXTURE), of_block("residual_multiplier")), Nothing()),
+ADDED_BY_BOTH = summed(
+    Either(MIXTURE, scaled(Output(of=MIXTURE), of_block("residual_multiplier")), zeros()),
     ADDED,
 )
 

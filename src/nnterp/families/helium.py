@@ -1,5 +1,5 @@
 """Helium: LLaMA with neighbouring features rotated in pairs."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -6,10 +6,10 @@ run, which the logits come from.
 
 from typing import Any
 
-from ..components import Attention, Layer, Mlp
-from ..components.layer import Live
-from ..composed import Scaled
-from ..sites import Output
+from nnterp.engines.transformers.envoys import Attention, Layer, Mlp
+from nnterp.engines.transformers.envoys.envoy import TransformersEnvoy
+from nnterp.sites.mapped import scaled
+from nnterp.sites.primitive import Output
 
 RENAME = {
     "model.embed_tokens": "embed_tokens",
@@ -18,7 +18,7 @@ RENAME = {
 }
 
 
-class InStack(Live):
+class InStack(TransformersEnvoy):
     """A module of one of the stacks."""
 
     @property
@@ -52,4 +52,4 @@ def _scale(model: Any) -> float:
     return model._module.config.embedding_scale
 
 
-TOKEN_EMBEDDINGS = Scaled(Output(of="embed_tokens"), _scale)
+TOKEN_EMBEDDINGS = scaled(Output(of="embed_tokens"), _scale)

@@ -1,5 +1,5 @@
 """HunYuan: LLaMA with norms on rotated queries and keys."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

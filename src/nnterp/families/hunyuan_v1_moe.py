@@ -1,5 +1,5 @@
 """HunYuan MoE: HunYuan with a shared expert beside those that are chosen."""
 
-from .hunyuan_v1_dense import ENVOYS, RENAME
+from nnterp.families.hunyuan_v1_dense import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -3,10 +3,10 @@
 ``attention_output`` and ``mlp_output`` are what is shared out.
 """
 
-from ..components import Attention, Mlp
-from ..components.sinks import scores_below
-from ..components.streams import MultiStreamLayer
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.envoys.multi_stream import MultiStreamLayer
+from nnterp.engines.transformers.envoys.sinks import scores_below
+from nnterp.families.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

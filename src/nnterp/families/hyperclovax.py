@@ -1,11 +1,13 @@
 """HyperCLOVA X: Granite with a norm after each half, and logits scaled up instead of down."""
 
-from ..components import Attention, Mlp
-from ..composed import Either, Scaled, of_block
-from ..readout import multiplied
-from ..sites import Output, Site
-from . import granite
-from .granite import RENAME, TOKEN_EMBEDDINGS
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.readout import multiplied
+from nnterp.families import granite
+from nnterp.families.granite import RENAME, TOKEN_EMBEDDINGS
+from nnterp.sites.base import Site
+from nnterp.sites.choice import Either
+from nnterp.sites.mapped import of_block, scaled
+from nnterp.sites.primitive import Output
 
 __all__ = [
     "AFTER_ATTENTION",
@@ -20,7 +22,7 @@ __all__ = [
 def _added(norm: str) -> Site:
     """What a half adds: multiplied at the add, after its norm if it has one."""
     normed = Either(norm, Output(of=norm), Output())
-    return Scaled(normed, of_block("residual_multiplier"))
+    return scaled(normed, of_block("residual_multiplier"))
 
 
 AFTER_ATTENTION = _added("..post_norm1")

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..components import Attention, Mlp
-from ..sites import Output
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "READOUT", "RENAME", "RIGHT_PADDED"]
 

@@ -1,7 +1,7 @@
 """Jamba: Mamba blocks with attention blocks among them, each followed by an MLP or a mixture."""
 
-from . import llama
-from .qwen3_next import ENVOYS
+from nnterp.families import llama
+from nnterp.families.qwen3_next import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -4,10 +4,10 @@ A token has ``num_experts_per_tok`` sets of queries and head outputs, one for ea
 was chosen for it, and one set of keys and values, which the forward repeats.
 """
 
-from ..components import Attention, Mlp
-from ..components.attention import KEY, VALUE, InterfaceArgument
-from ..components.own import Tiled
-from . import llama
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.envoys.attention import KEYS, VALUES
+from nnterp.engines.transformers.envoys.own_attention import tiled
+from nnterp.families import llama
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -25,8 +25,8 @@ class SortingMlp(Mlp):
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": Attention.placed(
-        attention_keys=Tiled(InterfaceArgument(KEY), "num_key_value_heads"),
-        attention_values=Tiled(InterfaceArgument(VALUE), "num_key_value_heads"),
+        attention_keys=tiled(KEYS, "num_key_value_heads"),
+        attention_values=tiled(VALUES, "num_key_value_heads"),
     ),
     "layers.*.mlp": SortingMlp,
 }

@@ -1,5 +1,5 @@
 """Kimi Linear: most blocks carry a gated delta state, the others see latents, unrotated."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Laguna: heads counted block by block, a gate on their outputs, experts."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,7 +1,7 @@
 """LFM2: most blocks mix by a gated convolution over a few tokens, some by attention."""
 
-from . import llama
-from .qwen3_next import ENVOYS
+from nnterp.families import llama
+from nnterp.families.qwen3_next import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

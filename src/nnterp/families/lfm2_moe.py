@@ -1,5 +1,5 @@
 """LFM2 with mixtures of experts."""
 
-from .lfm2 import ENVOYS, RENAME
+from nnterp.families.lfm2 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,6 +1,6 @@
 """LLaMA: pre-norm blocks, grouped queries, rotary positions."""
 
-from ..components import Attention, Layer, Mlp
+from nnterp.engines.transformers.envoys import Attention, Layer, Mlp
 
 RENAME = {
     "model.embed_tokens": "embed_tokens",

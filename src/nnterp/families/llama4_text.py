@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from .. import values
-from ..components import Mlp
-from ..components.flat import Unflattened
-from ..routing import ScoredChoice, router_of
-from ..sites import FirstArgument, Output
-from . import llama
+from nnterp.engines.transformers.envoys import Mlp
+from nnterp.engines.transformers.envoys.flattened import Unflattened
+from nnterp.families import llama
+from nnterp.sites.primitive import FirstArgument, Output
+from nnterp.sites.routing import ScoredChoice, router_of
+from nnterp.vocabulary import values
 
 __all__ = ["ENVOYS", "RENAME", "RIGHT_PADDED"]
 

@@ -6,8 +6,8 @@ attention adds, or what MLPs do: ``self_attn[0]``, ``self_attn[1]``, ``mlps[0]``
 and ``mlp``, the mixture, each serve their own.
 """
 
-from ..components import Attention, Layer, Mlp
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Layer, Mlp
+from nnterp.families.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -16,7 +16,7 @@ class DoubleLayer(Layer):
     """A block of two attentions, two MLPs and a mixture."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         """Whether what leaves is what entered and what the block's parts add to it."""
         return False
 

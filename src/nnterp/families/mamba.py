@@ -1,6 +1,6 @@
 """Mamba: each block is a norm and one recurrent mixer, with neither attention nor MLP."""
 
-from ..components import Layer, RecurrentMixer
+from nnterp.engines.transformers.envoys import Layer, RecurrentMixer
 
 RENAME = {
     "backbone.embeddings": "embed_tokens",

@@ -1,5 +1,5 @@
 """Mellum: windows and mixtures of experts, each on the blocks that the config lists."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,9 +1,9 @@
 """MiMo-V2-Flash: blocks with a window have sinks and twice the key heads, values are scaled."""
 
-from ..components import Attention
-from ..components.sinks import scores_below
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention
+from nnterp.engines.transformers.envoys.sinks import scores_below
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

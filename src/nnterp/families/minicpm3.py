@@ -1,15 +1,15 @@
 """MiniCPM3: latent attention, and every add scaled down with the number of blocks."""
 
-from ..components import Attention, Mlp
-from ..composed import Scaled, of_block
-from ..readout import divided
-from ..sites import Output
-from . import llama
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.readout import divided
+from nnterp.families import llama
+from nnterp.families.llama import RENAME
+from nnterp.sites.mapped import of_block, scaled
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]
 
-_ADDED = Scaled(Output(), of_block("residual_scale"))
+_ADDED = scaled(Output(), of_block("residual_scale"))
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": Attention.placed(attention_output=_ADDED),

@@ -6,10 +6,10 @@ not the sum of its input and its parts.
 
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
-from ..components import Attention, Layer, Mlp, RecurrentMixer
-from ..composed import Scaled, of_block
-from ..sites import Output
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Layer, Mlp, RecurrentMixer
+from nnterp.families.llama import RENAME
+from nnterp.sites.mapped import of_block, scaled
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "GENERATES_UNPADDED", "RENAME"]
 
@@ -18,12 +18,12 @@ class Block(Layer):
     """A block whose norms are on the stream itself."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         return False
 
 
-ADDED_BY_MIXER = Scaled(Output(), of_block("attn_beta_factor"))
-ADDED_BY_MLP = Scaled(Output(), of_block("mlp_beta_factor"))
+ADDED_BY_MIXER = scaled(Output(), of_block("attn_beta_factor"))
+ADDED_BY_MLP = scaled(Output(), of_block("mlp_beta_factor"))
 
 ENVOYS = {
     MiniMaxLightningAttention: RecurrentMixer.placed(attention_output=ADDED_BY_MIXER),

@@ -1,5 +1,5 @@
 """Ministral: Mistral with a window on some blocks and none on others."""
 
-from .mistral import ENVOYS, RENAME
+from nnterp.families.mistral import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

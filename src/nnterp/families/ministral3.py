@@ -1,5 +1,5 @@
 """Ministral 3: Mistral whose queries grow with the position."""
 
-from .mistral import ENVOYS, RENAME
+from nnterp.families.mistral import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Mistral: LLaMA with a sliding window."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Mixtral: Mistral with a mixture of experts in every block."""
 
-from .mistral import ENVOYS, RENAME
+from nnterp.families.mistral import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -3,8 +3,8 @@
 That head is its ``lm_head``, and the projection is called ``decoder``.
 """
 
-from . import llama
-from .llama import ENVOYS
+from nnterp.families import llama
+from nnterp.families.llama import ENVOYS
 
 __all__ = ["BEFORE_HEAD", "ENVOYS", "HEAD", "RENAME"]
 

@@ -3,10 +3,16 @@
 ``attention_scores`` count ALiBi's distances from the query.
 """
 
-from ..components import Mlp
-from ..components.own import Bound, IntoProjection, OwnAttention, Relative, scores
-from ..sites import Output
-from . import llama
+from nnterp.engines.transformers.envoys import Mlp
+from nnterp.engines.transformers.envoys.own_attention import (
+    OwnAttention,
+    before_projection,
+    from_own_position,
+    scores,
+)
+from nnterp.families import llama
+from nnterp.sites.primitive import Output
+from nnterp.sites.source import OperationOutput
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -20,14 +26,14 @@ RENAME = {
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": OwnAttention.placed(
-        attention_queries=Bound("query_states"),
-        attention_keys=Bound("key_states"),
-        attention_values=Bound("value_states"),
-        attention_scores=Relative(
-            Bound("position_bias", axes=(0, 1, 2)), scores("nn_functional_softmax")
+        attention_queries=OperationOutput("query_states"),
+        attention_keys=OperationOutput("key_states"),
+        attention_values=OperationOutput("value_states"),
+        attention_scores=from_own_position(
+            OperationOutput("position_bias", axes=(0, 1, 2)), scores("nn_functional_softmax")
         ),
-        attention_probabilities=Bound("attn_weights"),
-        attention_head_outputs=IntoProjection("out_proj"),
+        attention_probabilities=OperationOutput("attn_weights"),
+        attention_head_outputs=before_projection("out_proj"),
     ),
     "layers.*.mlp": Mlp.placed(mlp_output=Output(of="down_proj")),
 }

@@ -2,7 +2,7 @@
 
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from .qwen3_next import ENVOYS
+from nnterp.families.qwen3_next import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

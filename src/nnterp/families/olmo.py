@@ -1,5 +1,5 @@
 """OLMo: LLaMA whose norms have no weights."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """OLMo 2: norms after attention and MLP and none before, queries and keys normed whole."""
 
-from .gemma2 import AFTER_ATTENTION, AFTER_MLP, ENVOYS, RENAME
+from nnterp.families.gemma2 import AFTER_ATTENTION, AFTER_MLP, ENVOYS, RENAME
 
 __all__ = ["AFTER_ATTENTION", "AFTER_MLP", "ENVOYS", "RENAME"]

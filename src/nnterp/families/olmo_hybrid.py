@@ -1,11 +1,11 @@
 """OLMo Hybrid: delta-rule blocks normed on entry, attention blocks normed on leaving."""
 
-from ..components import Attention, Mlp
-from ..composed import Either
-from ..sites import Output
-from . import qwen3_next
-from .gemma2 import AFTER_ATTENTION, AFTER_MLP
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.families import qwen3_next
+from nnterp.families.gemma2 import AFTER_ATTENTION, AFTER_MLP
+from nnterp.families.llama import RENAME
+from nnterp.sites.choice import Either
+from nnterp.sites.primitive import Output
 
 __all__ = ["ADDED_BY_MLP", "AFTER_ATTENTION", "ENVOYS", "RENAME"]
 

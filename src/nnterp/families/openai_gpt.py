@@ -1,9 +1,14 @@
 """GPT, the first: each half of a block is added and then normed, and no norm is left to the end."""
 
-from ..components import Layer
-from ..components.own import Bound, IntoProjection, OwnAttention, Passed, in_function
-from ..sites import Argument, Output
-from . import llama
+from nnterp.engines.transformers.envoys import Layer
+from nnterp.engines.transformers.envoys.own_attention import (
+    OwnAttention,
+    before_projection,
+    in_function,
+)
+from nnterp.families import llama
+from nnterp.sites.primitive import Argument, Output
+from nnterp.sites.source import AttentionArgument, OperationOutput
 
 __all__ = ["BEFORE_HEAD", "ENVOYS", "RENAME", "Block"]
 
@@ -20,7 +25,7 @@ class Block(Layer):
     """A block that norms its sums."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         return False
 
 
@@ -29,9 +34,9 @@ ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": OwnAttention.placed(
         **in_function("self__attn")
         | {
-            "attention_keys": Passed("self__attn", 1, axes=(0, 1, 3, 2)),
-            "attention_probabilities": Bound("w", inside="self__attn"),
-            "attention_head_outputs": IntoProjection("c_proj"),
+            "attention_keys": AttentionArgument("self__attn", 1, axes=(0, 1, 3, 2)),
+            "attention_probabilities": OperationOutput("w", inside="self__attn"),
+            "attention_head_outputs": before_projection("c_proj"),
         },
         attention_output=Output(of="c_proj"),
     ),

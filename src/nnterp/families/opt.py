@@ -6,14 +6,14 @@ A checkpoint may norm each sum instead of what enters a half, and have no norm a
 
 from nnsight.intervention.envoy import Envoy
 
-from ..components import Attention, Layer, Mlp
-from ..components.attention import QUERY, InterfaceArgument
-from ..components.flat import Unflattened
-from ..composed import Scaled
-from ..sites import Output
-from . import llama
+from nnterp.engines.transformers.envoys import Attention, Layer, Mlp
+from nnterp.engines.transformers.envoys.attention import QUERIES
+from nnterp.engines.transformers.envoys.flattened import Unflattened
+from nnterp.families import llama
+from nnterp.sites.mapped import scaled
+from nnterp.sites.primitive import Output
 
-__all__ = ["BEFORE_HEAD", "ENVOYS", "RENAME", "sums", "unscaled"]
+__all__ = ["BEFORE_HEAD", "ENVOYS", "RENAME", "is_residual_sum", "unscaled"]
 
 RENAME = {
     "model.decoder.embed_tokens": "embed_tokens",
@@ -31,7 +31,7 @@ def unscaled(attention: Envoy) -> float:
     return 1 / float(attention._module.scaling)
 
 
-def sums(block: Envoy) -> bool:
+def is_residual_sum(block: Envoy) -> bool:
     """Whether a block's output is a sum, which is not normed itself."""
     return bool(block._module.do_layer_norm_before)
 
@@ -40,14 +40,12 @@ class Block(Layer):
     """A block that norms its sums where the config says so."""
 
     @property
-    def sums(self) -> bool:
-        return sums(self)
+    def is_residual_sum(self) -> bool:
+        return is_residual_sum(self)
 
 
 ENVOYS = llama.ENVOYS | {
     "layers.*": Block,
-    "layers.*.self_attn": Attention.placed(
-        attention_queries=Scaled(InterfaceArgument(QUERY), unscaled)
-    ),
+    "layers.*.self_attn": Attention.placed(attention_queries=scaled(QUERIES, unscaled)),
     "layers.*.mlp": Mlp.placed(mlp_output=Unflattened(Output(of="..self_attn"), Output())),
 }

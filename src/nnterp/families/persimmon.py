@@ -1,5 +1,5 @@
 """Persimmon: a norm on each head's queries and keys, part of a head rotated, squared ReLU."""
 
-from .phi import ENVOYS, RENAME
+from nnterp.families.phi import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

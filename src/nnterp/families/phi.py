@@ -1,7 +1,7 @@
 """Phi: attention and MLP side by side on one norm, part of each head rotated, biases all over."""
 
-from . import llama
-from .llama import ENVOYS
+from nnterp.families import llama
+from nnterp.families.llama import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

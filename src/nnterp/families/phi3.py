@@ -1,5 +1,5 @@
 """Phi-3: LLaMA with fused query-key-value and gate-up projections."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

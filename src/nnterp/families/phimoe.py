@@ -1,5 +1,5 @@
 """Phi-3.5 MoE: Mixtral with LayerNorms, biases and a router that masks what is far off."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Qwen2: LLaMA with biases on queries, keys and values."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Qwen2.5-VL, text: that of Qwen2-VL."""
 
-from .qwen2_vl_text import ENVOYS, RENAME
+from nnterp.families.qwen2_vl_text import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Qwen2-VL, text: Qwen2 with a rotary embedding of three position axes."""
 
-from .qwen2 import ENVOYS, RENAME
+from nnterp.families.qwen2 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

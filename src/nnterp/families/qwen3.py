@@ -1,5 +1,5 @@
 """Qwen3: LLaMA with a norm on each head's queries and keys."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

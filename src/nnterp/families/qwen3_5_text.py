@@ -1,5 +1,5 @@
 """Qwen3.5, text: Qwen3-Next with dense MLPs."""
 
-from .qwen3_next import ENVOYS, RENAME
+from nnterp.families.qwen3_next import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

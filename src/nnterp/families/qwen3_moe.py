@@ -1,5 +1,5 @@
 """Qwen3-MoE: Qwen3 with a mixture of experts in the blocks the config names."""
 
-from .qwen3 import ENVOYS, RENAME
+from nnterp.families.qwen3 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

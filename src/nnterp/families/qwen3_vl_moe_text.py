@@ -1,5 +1,5 @@
 """Qwen3-VL-MoE, text: Qwen3-MoE with a rotary embedding of three position axes."""
 
-from .qwen3_moe import ENVOYS, RENAME
+from nnterp.families.qwen3_moe import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

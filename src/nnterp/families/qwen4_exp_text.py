@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..components import RecurrentMixer
-from ..components.streams import MultiStreamLayer
-from . import llama
+from nnterp.engines.transformers.envoys import RecurrentMixer
+from nnterp.engines.transformers.envoys.multi_stream import MultiStreamLayer
+from nnterp.families import llama
 
 __all__ = ["ENVOYS", "RENAME", "RIGHT_PADDED"]
 

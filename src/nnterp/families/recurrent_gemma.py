@@ -2,10 +2,10 @@
 
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import TEMPORAL_BLOCK_CLASSES
 
-from ..components import Layer
-from ..readout import capped
-from ..sites import Argument
-from . import llama, qwen3_next
+from nnterp.engines.transformers.envoys import Layer
+from nnterp.engines.transformers.readout import capped
+from nnterp.families import llama, qwen3_next
+from nnterp.sites.primitive import Argument
 
 __all__ = ["ENVOYS", "READOUT", "RENAME", "RIGHT_PADDED", "TOKEN_EMBEDDINGS"]
 

@@ -4,9 +4,9 @@ The stream begins at the norm in the first block, and is halved between blocks e
 ``rescale_every`` of them, the weights after being smaller by as much.
 """
 
-from ..components import Layer, Mlp, RecurrentMixer
-from ..composed import Either
-from ..sites import Argument, Output
+from nnterp.engines.transformers.envoys import Layer, Mlp, RecurrentMixer
+from nnterp.sites.choice import Either
+from nnterp.sites.primitive import Argument, Output
 
 RENAME = {
     "rwkv.embeddings": "embed_tokens",

@@ -1,5 +1,5 @@
 """SmolLM3: LLaMA, one block in four of which has no positions."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

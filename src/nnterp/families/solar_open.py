@@ -1,5 +1,5 @@
 """Solar Open: sigmoid routing beside shared experts in every block."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

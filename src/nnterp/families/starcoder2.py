@@ -1,5 +1,5 @@
 """StarCoder2: LayerNorms with biases, and an MLP without a gate."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,6 +1,6 @@
 """VaultGemma: Gemma 2 without the norms after each half."""
 
-from .gemma2 import READOUT
-from .llama import ENVOYS, RENAME
+from nnterp.families.gemma2 import READOUT
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]

@@ -3,9 +3,10 @@
 ``attention_queries`` are unscaled, so that their products with the keys still have to be.
 """
 
-from ..components.own import BY_TOKEN, Bound, IntoProjection, OwnAttention, scores
-from ..composed import Scaled
-from . import llama, opt
+from nnterp.engines.transformers.envoys.own_attention import OwnAttention, before_projection, scores
+from nnterp.families import llama, opt
+from nnterp.sites.mapped import scaled
+from nnterp.sites.source import BY_TOKEN, OperationOutput
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -18,11 +19,13 @@ RENAME = {
 
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": OwnAttention.placed(
-        attention_queries=Scaled(Bound("query_states", axes=BY_TOKEN, which=0), opt.unscaled),
-        attention_keys=Bound("key_states_view", axes=BY_TOKEN),
-        attention_values=Bound("value_states_view", axes=BY_TOKEN),
+        attention_queries=scaled(
+            OperationOutput("query_states", axes=BY_TOKEN, which=0), opt.unscaled
+        ),
+        attention_keys=OperationOutput("key_states_view", axes=BY_TOKEN),
+        attention_values=OperationOutput("value_states_view", axes=BY_TOKEN),
         attention_scores=scores("attn_weights", which=2),
-        attention_probabilities=Bound("attn_weights_reshaped"),
-        attention_head_outputs=IntoProjection("out_proj"),
+        attention_probabilities=OperationOutput("attn_weights_reshaped"),
+        attention_head_outputs=before_projection("out_proj"),
     ),
 }

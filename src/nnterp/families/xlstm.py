@@ -1,9 +1,9 @@
 """xLSTM: matrix memories with exponential gates in place of attention, capped logits."""
 
-from ..components import Layer
-from ..readout import capped
-from ..sites import Argument
-from . import qwen3_next
+from nnterp.engines.transformers.envoys import Layer
+from nnterp.engines.transformers.readout import capped
+from nnterp.families import qwen3_next
+from nnterp.sites.primitive import Argument
 
 __all__ = ["ENVOYS", "NO_CACHE", "READOUT", "RENAME", "RIGHT_PADDED"]
 

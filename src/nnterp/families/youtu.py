@@ -1,5 +1,5 @@
 """Youtu-LLM: DeepSeek-V3's latents before MLPs that are all dense."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

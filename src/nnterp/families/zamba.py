@@ -5,9 +5,9 @@ Such a block adds only what its mixer makes of both to the stream: that is the
 and it has no ``mlp`` of its own.
 """
 
-from ..components import Attention
-from ..sites import Output
-from . import jamba
+from nnterp.engines.transformers.envoys import Attention
+from nnterp.families import jamba
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "FROM_MIXER", "RENAME"]
 

@@ -1,7 +1,7 @@
 """Zamba 2: Zamba with Mamba 2 for its mixer and adapters on what is shared."""
 
-from . import zamba
-from .zamba import ENVOYS
+from nnterp.families import zamba
+from nnterp.families.zamba import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -7,52 +7,45 @@ the token before's, and an expert that does nothing is ``expert_indices`` 0 with
 from dataclasses import dataclass
 from typing import Any
 
-from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
-from ..components import Attention, Mlp
-from ..components.flat import Unflattened
-from ..composed import Mapped
-from ..sites import Argument, Output, Reading, Site, relative
-from . import llama
-from .doge import WeighingLayer
-from .llama import RENAME
+from nnterp.engines.transformers.envoys import Attention, Mlp
+from nnterp.engines.transformers.envoys.flattened import Unflattened
+from nnterp.families import llama
+from nnterp.families.doge import WeighingLayer
+from nnterp.families.llama import RENAME
+from nnterp.sites.base import Site, module_at
+from nnterp.sites.choice import ByHost
+from nnterp.sites.mapped import Mapped
+from nnterp.sites.primitive import Argument, Output
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 
 
-@dataclass(frozen=True)
-class Weighed(Mapped):
-    """A value whose features ``by`` shifts and weighs before it adds them."""
+def weighed(site: Site, by: str) -> Mapped:
+    """A value whose features the module at ``by`` shifts and weighs before it adds them."""
 
-    site: Site
-    by: str
-
-    def to(self, host: Envoy, raw: Any, tensor: Tensor) -> Tensor:
-        adding: Any = relative(host, self.by)._module
+    def to(host: Any, tensor: Tensor) -> Tensor:
+        adding: Any = module_at(host, by)._module
         return (tensor + adding.hidden_states_bias) * adding.hidden_states_scale
 
-    def back(self, host: Envoy, raw: Any, value: Tensor) -> Tensor:
-        adding: Any = relative(host, self.by)._module
+    def back(host: Any, value: Tensor, held: Tensor) -> Tensor:
+        adding: Any = module_at(host, by)._module
         return value / adding.hidden_states_scale - adding.hidden_states_bias
+
+    return Mapped(site, to, back)
 
 
 @dataclass(frozen=True)
-class FromRouter:
+class FromRouter(ByHost):
     """What the router returns in rows; last, it returns what has the axes of batch and tokens."""
 
     rows: Output
 
-    def location(self, host: Envoy) -> str:
-        return self.rows.location(host)
+    def here(self, host: Any) -> Site:
+        return self.rows
 
-    def read(self, host: Envoy, raw: Any) -> Reading:
-        return self._shaped(raw).read(host, raw)
-
-    def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        return self._shaped(raw).write(host, raw, tensor)
-
-    def _shaped(self, raw: Any) -> Site:
+    def given(self, host: Any, raw: Any) -> Site:
         return Unflattened(self.rows, self.rows).given(raw[-1])
 
 
@@ -66,10 +59,10 @@ class RoutedMlp(Mlp):
 ENVOYS = llama.ENVOYS | {
     "layers.*": WeighingLayer,
     "layers.*.self_attn": Attention.placed(
-        attention_output=Weighed(Output(), "..post_attention_residual_scale")
+        attention_output=weighed(Output(), "..post_attention_residual_scale")
     ),
     "layers.*.mlp": RoutedMlp.placed(
-        mlp_output=Weighed(Output(), "..post_mlp_residual_scale"),
+        mlp_output=weighed(Output(), "..post_mlp_residual_scale"),
         router_logits=Output(of="gate.router_mlp.out_proj"),
         expert_weights=FromRouter(Output(of="gate", index=1)),
         expert_indices=FromRouter(Output(of="gate", index=2)),

@@ -1,11 +1,11 @@
 """AFMoE on vLLM: fused blocks with a norm after each half, the embedding scaled outside."""
 
-from ...vllm.attention import Attention
-from ...vllm.mlp import Mlp
-from ..afmoe import AFTER_ATTENTION, AFTER_MLP
-from . import llama
-from .gemma2 import TOKEN_EMBEDDINGS
-from .llama import RENAME
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.afmoe import AFTER_ATTENTION, AFTER_MLP
+from nnterp.families.vllm import llama
+from nnterp.families.vllm.gemma2 import TOKEN_EMBEDDINGS
+from nnterp.families.vllm.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 

@@ -1,6 +1,6 @@
 """Arcee on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..arcee import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.arcee import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

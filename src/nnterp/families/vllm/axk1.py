@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from nnsight.intervention.envoy import Envoy
 
-from ...sites import Output, relative
-from ...vllm.mlp import Mlp
-from . import deepseek_v3
-from .deepseek_v3 import RENAME
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.vllm import deepseek_v3
+from nnterp.families.vllm.deepseek_v3 import RENAME
+from nnterp.sites.base import module_at
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -17,7 +18,7 @@ class AfterMixture(Output):
     """What leaves the norm after a mixture; after a dense MLP there is none."""
 
     def location(self, host: Envoy) -> str:
-        sparse = relative(host, "..")._module.is_layer_sparse
+        sparse = module_at(host, "..")._module.is_layer_sparse
         return Output("..post_mlp_layernorm" if sparse else ".").location(host)
 
 

@@ -1,9 +1,9 @@
 """BERT for generation on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ...vllm.attention import Attention
-from ...vllm.layer import SingleLayer
-from ...vllm.mlp import Mlp
-from ..bert_generation import ADDED_BY_ATTENTION, BEFORE_HEAD, RENAME
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.layer import SingleLayer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.bert_generation import ADDED_BY_ATTENTION, BEFORE_HEAD, RENAME
 
 __all__ = ["BEFORE_HEAD", "ENVOYS", "RENAME"]
 
@@ -12,7 +12,7 @@ class Block(SingleLayer):
     """A block that norms its sums."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         return False
 
 

@@ -1,6 +1,6 @@
 """BioGPT on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..biogpt import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.biogpt import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

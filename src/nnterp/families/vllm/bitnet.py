@@ -1,6 +1,6 @@
 """BitNet on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..bitnet import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.bitnet import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

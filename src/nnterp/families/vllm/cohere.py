@@ -1,7 +1,7 @@
 """Command R on vLLM: one tensor between blocks, norms that return a pair, no head of its own."""
 
-from .. import llama
-from .gpt2 import ENVOYS
+from nnterp.families import llama
+from nnterp.families.vllm.gpt2 import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

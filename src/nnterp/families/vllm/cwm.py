@@ -1,6 +1,6 @@
 """CWM on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..cwm import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.cwm import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,8 +1,8 @@
 """DeepSeek-V2 on vLLM: the kernel is handed the latents, and nothing per head but queries."""
 
-from ...vllm.latent import LatentAttention
-from . import llama
-from .llama import RENAME
+from nnterp.engines.vllm.envoys.latent_attention import LatentAttention
+from nnterp.families.vllm import llama
+from nnterp.families.vllm.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

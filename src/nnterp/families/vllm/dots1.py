@@ -1,6 +1,6 @@
 """dots.llm1 on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..dots1 import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.dots1 import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """ERNIE 4.5 on vLLM: LLaMA that rotates neighbouring features."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

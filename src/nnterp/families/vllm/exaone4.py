@@ -1,8 +1,8 @@
 """EXAONE 4 on vLLM: one tensor between blocks, the norm and the add written out."""
 
-from ...vllm.layer import SingleLayer
-from ..exaone4 import RENAME
-from . import gemma2
+from nnterp.engines.vllm.envoys.layer import SingleLayer
+from nnterp.families.exaone4 import RENAME
+from nnterp.families.vllm import gemma2
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,5 +1,5 @@
 """EXAONE-MoE on vLLM: LLaMA with windows by block and experts."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,11 +1,11 @@
 """Falcon on vLLM: attention and MLP return their biases beside what they are added to."""
 
-from ...composed import Biased
-from ...sites import Output
-from ...vllm.attention import Attention
-from ...vllm.mlp import Mlp
-from ..falcon import RENAME
-from . import gpt2
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.falcon import RENAME
+from nnterp.families.vllm import gpt2
+from nnterp.sites.choice import Biased
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "RENAME"]
 

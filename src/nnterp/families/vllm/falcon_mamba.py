@@ -1,5 +1,5 @@
 """Falcon Mamba on vLLM: Mamba with norms inside its mixer."""
 
-from .mamba import ENVOYS, RENAME
+from nnterp.families.vllm.mamba import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,10 +1,10 @@
 """Gemma 2 on vLLM: fused and sandwiched, the embedding scaled outside its module."""
 
-from ...sites import FusedInput
-from ...vllm.attention import Attention
-from ...vllm.mlp import Mlp
-from ..gemma2 import AFTER_ATTENTION, AFTER_MLP
-from . import llama
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.gemma2 import AFTER_ATTENTION, AFTER_MLP
+from nnterp.families.vllm import llama
+from nnterp.sites.fused import FusedInput
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 

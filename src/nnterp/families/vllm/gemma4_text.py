@@ -5,12 +5,12 @@ Blocks that take over keys and values never hold them: vLLM's kernel has them in
 
 from nnsight.intervention.envoy import Envoy
 
-from ...composed import Scaled
-from ...sites import Output
-from ...vllm.attention import Attention
-from ...vllm.layer import SingleLayer
-from ...vllm.mlp import Mlp
-from ..gemma4_text import AFTER_ATTENTION, AFTER_MLP, BLOCK, RENAME, unscaled
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.layer import SingleLayer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.gemma4_text import AFTER_ATTENTION, AFTER_MLP, BLOCK, RENAME, unscaled
+from nnterp.sites.mapped import scaled
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 
@@ -19,7 +19,7 @@ class RescalingLayer(SingleLayer):
     """A block that multiplies the stream at its end."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         """Whether what leaves is what entered and what the block's parts add to it."""
         return unscaled(self._module)
 
@@ -44,4 +44,4 @@ def _scale(model: Envoy) -> float:
 
 
 #: Not what enters block 0: the blocks' own embeddings are made from it too.
-TOKEN_EMBEDDINGS = Scaled(Output(of="embed_tokens"), _scale)
+TOKEN_EMBEDDINGS = scaled(Output(of="embed_tokens"), _scale)

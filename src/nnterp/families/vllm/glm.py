@@ -1,6 +1,6 @@
 """GLM on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..glm import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.glm import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,10 +1,10 @@
 """GLM-4 on vLLM: fused blocks with a norm after each half, before the next add."""
 
-from ...vllm.attention import Attention
-from ...vllm.mlp import Mlp
-from ..glm4 import AFTER_ATTENTION, AFTER_MLP
-from . import llama
-from .llama import RENAME
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.glm4 import AFTER_ATTENTION, AFTER_MLP
+from nnterp.families.vllm import llama
+from nnterp.families.vllm.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

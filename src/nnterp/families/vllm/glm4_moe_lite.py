@@ -1,5 +1,5 @@
 """GLM-4.7 Flash on vLLM: as DeepSeek-V3."""
 
-from .deepseek_v3 import ENVOYS, RENAME
+from nnterp.families.vllm.deepseek_v3 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,8 +1,8 @@
 """GPT-2 on vLLM: one tensor between blocks, the adds written out."""
 
-from ...vllm.layer import SingleLayer
-from ..gpt2 import RENAME
-from . import llama
+from nnterp.engines.vllm.envoys.layer import SingleLayer
+from nnterp.families.gpt2 import RENAME
+from nnterp.families.vllm import llama
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,6 +1,6 @@
 """GPT-BigCode on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..gpt_bigcode import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.gpt_bigcode import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -3,9 +3,9 @@
 vLLM's Transformers backend serves it; earlier releases have a definition of their own.
 """
 
-from ...vllm.layer import EitherLayer
-from ..gpt_neox import RENAME
-from . import llama
+from nnterp.engines.vllm.envoys.layer import EitherLayer
+from nnterp.families.gpt_neox import RENAME
+from nnterp.families.vllm import llama
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,7 +1,7 @@
 """gpt-oss on vLLM: LLaMA's blocks under other names, with sinks and experts."""
 
-from . import llama
-from .llama import ENVOYS
+from nnterp.families.vllm import llama
+from nnterp.families.vllm.llama import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,5 +1,5 @@
 """GPT-J on vLLM: one tensor between blocks, the adds written out."""
 
-from .gpt2 import ENVOYS, RENAME
+from nnterp.families.vllm.gpt2 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

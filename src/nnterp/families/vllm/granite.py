@@ -1,9 +1,9 @@
 """Granite on vLLM: one tensor between blocks, the adds and their multipliers written out."""
 
-from ...vllm.attention import Attention
-from ...vllm.layer import SingleLayer
-from ...vllm.mlp import Mlp
-from ..granite import ADDED, RENAME, TOKEN_EMBEDDINGS
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.layer import SingleLayer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.granite import ADDED, RENAME, TOKEN_EMBEDDINGS
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 

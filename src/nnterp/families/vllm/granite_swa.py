@@ -1,5 +1,5 @@
 """Granite with windows and sinks on vLLM: Granite, its kernel doing both."""
 
-from .granite import ENVOYS, RENAME, TOKEN_EMBEDDINGS
+from nnterp.families.vllm.granite import ENVOYS, RENAME, TOKEN_EMBEDDINGS
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]

@@ -1,11 +1,11 @@
 """Granite 4 on vLLM: blocks of two classes, by their mixer, that pass one tensor on."""
 
-from ...vllm.attention import RecurrentMixer
-from ...vllm.mlp import Mlp
-from ..granite import ADDED
-from ..granitemoehybrid import ADDED_BY_BOTH, MIXTURE, RENAME
-from . import granite
-from .granite import TOKEN_EMBEDDINGS
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.granite import ADDED
+from nnterp.families.granitemoehybrid import ADDED_BY_BOTH, MIXTURE, RENAME
+from nnterp.families.vllm import granite
+from nnterp.families.vllm.granite import TOKEN_EMBEDDINGS
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 

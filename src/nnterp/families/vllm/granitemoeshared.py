@@ -1,9 +1,9 @@
 """Granite MoE with a shared expert on vLLM: two modules whose outputs are added up."""
 
-from ...vllm.mlp import Mlp
-from ..granitemoeshared import ADDED_BY_BOTH, RENAME
-from . import granitemoe
-from .granitemoe import TOKEN_EMBEDDINGS
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.granitemoeshared import ADDED_BY_BOTH, RENAME
+from nnterp.families.vllm import granitemoe
+from nnterp.families.vllm.granitemoe import TOKEN_EMBEDDINGS
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 

@@ -1,6 +1,6 @@
 """Helium on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..helium import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.helium import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

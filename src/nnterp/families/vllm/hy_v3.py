@@ -1,5 +1,5 @@
 """Hunyuan 3 on vLLM: fused blocks, but the last add written out before the final norm."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,10 +1,10 @@
 """HyperCLOVA X on vLLM: one tensor between blocks, norms, multipliers and adds written out."""
 
-from ...vllm.attention import Attention
-from ...vllm.mlp import Mlp
-from ..hyperclovax import AFTER_ATTENTION, AFTER_MLP, RENAME
-from . import granite
-from .granite import TOKEN_EMBEDDINGS
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.hyperclovax import AFTER_ATTENTION, AFTER_MLP, RENAME
+from nnterp.families.vllm import granite
+from nnterp.families.vllm.granite import TOKEN_EMBEDDINGS
 
 __all__ = ["ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 

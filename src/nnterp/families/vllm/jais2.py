@@ -1,6 +1,6 @@
 """Jais 2 on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..jais2 import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.jais2 import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

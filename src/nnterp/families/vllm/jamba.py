@@ -1,10 +1,10 @@
 """Jamba on vLLM: attention spelled out in its block, Mamba writing into a buffer."""
 
-from ...sites import FirstArgument, Output
-from ...vllm.attention import RecurrentMixer
-from ...vllm.shared_attention import OwnKernel
-from .. import jamba
-from . import llama
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.engines.vllm.envoys.reused_attention import OwnKernel
+from nnterp.families import jamba
+from nnterp.families.vllm import llama
+from nnterp.sites.primitive import FirstArgument, Output
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,5 +1,5 @@
 """Laguna on vLLM: LLaMA's blocks, each with its own number of heads, gated after the kernel."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

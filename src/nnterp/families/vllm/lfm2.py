@@ -1,9 +1,9 @@
 """LFM2 on vLLM: the convolution writes into a buffer, which enters the norm before the MLP."""
 
-from ...sites import FirstArgument
-from ...vllm.attention import RecurrentMixer
-from .. import lfm2
-from . import llama
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.families import lfm2
+from nnterp.families.vllm import llama
+from nnterp.sites.primitive import FirstArgument
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,9 +1,9 @@
 """LLaMA on vLLM: every residual add fused into the norm that follows it."""
 
-from ...vllm.attention import Attention
-from ...vllm.layer import FusedLayer
-from ...vllm.mlp import Mlp
-from ..llama import RENAME
+from nnterp.engines.vllm.envoys.attention import Attention
+from nnterp.engines.vllm.envoys.layer import FusedLayer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,9 +1,9 @@
 """LongCat-Flash on vLLM: the second half's addends fused into the next block's first norm."""
 
-from ...vllm.latent import HalvedLatentAttention
-from ...vllm.layer import FusedLayer
-from ...vllm.mlp import Mlp
-from ..longcat_flash import RENAME
+from nnterp.engines.vllm.envoys.latent_attention import HalvedLatentAttention
+from nnterp.engines.vllm.envoys.layer import FusedLayer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.longcat_flash import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -12,7 +12,7 @@ class DoubleLayer(FusedLayer):
     """A block of two attentions, two MLPs and a mixture."""
 
     @property
-    def sums(self) -> bool:
+    def is_residual_sum(self) -> bool:
         """Whether what leaves is what entered and what the block's parts add to it."""
         return False
 

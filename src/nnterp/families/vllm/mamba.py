@@ -1,9 +1,9 @@
 """Mamba on vLLM: the mixer writes into a buffer, which the block returns beside the residual."""
 
-from ...sites import Output
-from ...vllm.attention import RecurrentMixer
-from . import mamba2
-from .mamba2 import RENAME
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.families.vllm import mamba2
+from nnterp.families.vllm.mamba2 import RENAME
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,8 +1,8 @@
 """Mamba 2 on vLLM: the residual add fused into the norm of the next block."""
 
-from ...vllm.attention import RecurrentMixer
-from ...vllm.layer import FusedLayer
-from ..mamba2 import RENAME
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.engines.vllm.envoys.layer import FusedLayer
+from nnterp.families.mamba2 import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

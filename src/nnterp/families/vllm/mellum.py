@@ -1,6 +1,6 @@
 """Mellum on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..mellum import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.mellum import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """MiMo-V2-Flash on vLLM: LLaMA, key and value heads counted block by block, sinks."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

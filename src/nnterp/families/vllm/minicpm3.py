@@ -6,22 +6,23 @@ from typing import Any
 from nnsight.intervention.envoy import Envoy
 from torch import Tensor
 
-from ...composed import Scaled
-from ...sites import Argument, Output, relative
-from ...vllm.layer import SingleLayer
-from ...vllm.mlp import Mlp
-from ...vllm.padded import PaddedAttention
-from ..minicpm3 import RENAME
+from nnterp.engines.vllm.envoys.layer import SingleLayer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.engines.vllm.envoys.padded import PaddedAttention
+from nnterp.families.minicpm3 import RENAME
+from nnterp.sites.base import module_at
+from nnterp.sites.mapped import scaled
+from nnterp.sites.primitive import Argument, Output
 
 __all__ = ["AFTER_NORM", "ENVOYS", "RENAME", "TOKEN_EMBEDDINGS"]
 
 
 def _residual_scale(host: Envoy) -> float:
-    config = relative(host, "..")._module.config
+    config = module_at(host, "..")._module.config
     return config.scale_depth / math.sqrt(config.num_hidden_layers)
 
 
-_ADDED = Scaled(Output(), _residual_scale)
+_ADDED = scaled(Output(), _residual_scale)
 
 ENVOYS = {
     "layers.*": SingleLayer,

@@ -1,5 +1,5 @@
 """MiniMax-M2 on vLLM: LLaMA's blocks, the mixture of experts as Mixtral's is called."""
 
-from .mixtral import ENVOYS, RENAME
+from nnterp.families.vllm.mixtral import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,6 +1,6 @@
 """Ministral on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..ministral import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.ministral import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Ministral 3 on vLLM: Mistral whose queries grow with the position."""
 
-from .mistral import ENVOYS, RENAME
+from nnterp.families.vllm.mistral import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

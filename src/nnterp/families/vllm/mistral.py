@@ -1,5 +1,5 @@
 """Mistral on vLLM: LLaMA with a sliding window."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

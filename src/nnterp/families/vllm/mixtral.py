@@ -1,7 +1,7 @@
 """Mixtral on vLLM: Mistral, its mixture of experts called ``block_sparse_moe``."""
 
-from . import mistral
-from .mistral import ENVOYS
+from nnterp.families.vllm import mistral
+from nnterp.families.vllm.mistral import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,6 +1,6 @@
 """nanochat on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..nanochat import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.nanochat import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

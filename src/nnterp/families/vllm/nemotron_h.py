@@ -3,8 +3,8 @@
 from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 from vllm.model_executor.models import nemotron_h
 
-from ...vllm.attention import RecurrentMixer
-from . import llama
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.families.vllm import llama
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,6 +1,6 @@
 """OLMo on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..olmo import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.olmo import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,10 +1,10 @@
 """OLMo Hybrid on vLLM: one tensor between blocks, the adds written out."""
 
-from ...sites import Output
-from ...vllm.attention import Attention, RecurrentMixer
-from ...vllm.mlp import Mlp
-from ..olmo_hybrid import ADDED_BY_MLP, AFTER_ATTENTION, RENAME
-from . import gpt2
+from nnterp.engines.vllm.envoys.attention import Attention, RecurrentMixer
+from nnterp.engines.vllm.envoys.mlp import Mlp
+from nnterp.families.olmo_hybrid import ADDED_BY_MLP, AFTER_ATTENTION, RENAME
+from nnterp.families.vllm import gpt2
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "RENAME"]
 

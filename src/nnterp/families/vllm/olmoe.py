@@ -1,5 +1,5 @@
 """OLMoE on vLLM: LLaMA with a mixture of experts in every block."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

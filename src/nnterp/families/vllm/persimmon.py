@@ -1,5 +1,5 @@
 """Persimmon on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from .phi import ENVOYS, RENAME
+from nnterp.families.vllm.phi import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

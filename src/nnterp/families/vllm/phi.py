@@ -1,6 +1,6 @@
 """Phi on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..phi import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.phi import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

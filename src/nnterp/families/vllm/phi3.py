@@ -1,5 +1,5 @@
 """Phi-3 on vLLM: LLaMA, whose fused projections vLLM has everywhere."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,7 +1,7 @@
 """Phi-3.5 MoE on vLLM: one tensor between blocks, the mixture under its older name."""
 
-from .. import phimoe
-from .gpt2 import ENVOYS
+from nnterp.families import phimoe
+from nnterp.families.vllm.gpt2 import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,5 +1,5 @@
 """Qwen2 on vLLM: LLaMA with biases on queries, keys and values."""
 
-from .llama import ENVOYS, RENAME
+from nnterp.families.vllm.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,5 +1,5 @@
 """Qwen3.5, text, on vLLM: Qwen3-Next with dense MLPs."""
 
-from .qwen3_next import ENVOYS, RENAME
+from nnterp.families.vllm.qwen3_next import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

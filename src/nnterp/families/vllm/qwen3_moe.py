@@ -1,5 +1,5 @@
 """Qwen3-MoE on vLLM: Qwen3, the router called inside the kernel of the experts."""
 
-from .qwen3 import ENVOYS, RENAME
+from nnterp.families.vllm.qwen3 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

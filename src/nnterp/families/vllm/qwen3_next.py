@@ -1,8 +1,8 @@
 """Qwen3-Next on vLLM: fused adds around either mixer."""
 
-from ...vllm.attention import RecurrentMixer
-from . import llama
-from .llama import RENAME
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.families.vllm import llama
+from nnterp.families.vllm.llama import RENAME
 
 __all__ = ["ENVOYS", "RENAME"]
 

@@ -1,5 +1,5 @@
 """Qwen3-VL, text, on vLLM: Qwen3."""
 
-from .qwen3 import ENVOYS, RENAME
+from nnterp.families.vllm.qwen3 import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -1,6 +1,6 @@
 """SmolLM3 on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..smollm3 import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.smollm3 import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

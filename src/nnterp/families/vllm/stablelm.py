@@ -1,6 +1,6 @@
 """StableLM on vLLM: one tensor between blocks; the parallel checkpoints are not defined."""
 
-from ..stablelm import RENAME
-from .gpt2 import ENVOYS
+from nnterp.families.stablelm import RENAME
+from nnterp.families.vllm.gpt2 import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

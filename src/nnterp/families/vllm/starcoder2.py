@@ -1,6 +1,6 @@
 """StarCoder2 on vLLM: transformers' own blocks, through the Transformers backend."""
 
-from ..starcoder2 import RENAME
-from .gpt_neox import ENVOYS
+from nnterp.families.starcoder2 import RENAME
+from nnterp.families.vllm.gpt_neox import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

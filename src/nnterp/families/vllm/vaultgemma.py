@@ -1,6 +1,6 @@
 """VaultGemma on vLLM: transformers' own blocks and scaled embedding."""
 
-from ..vaultgemma import RENAME
-from .gpt2 import ENVOYS
+from nnterp.families.vaultgemma import RENAME
+from nnterp.families.vllm.gpt2 import ENVOYS
 
 __all__ = ["ENVOYS", "RENAME"]

@@ -2,11 +2,12 @@
 
 from nnsight.intervention.envoy import Envoy
 
-from ...sites import Output, found
-from ...vllm.attention import RecurrentMixer
-from ...vllm.layer import SingleLayer
-from ...vllm.shared_attention import InBlock, OwnKernel
-from .. import zamba2
+from nnterp.engines.vllm.envoys.attention import RecurrentMixer
+from nnterp.engines.vllm.envoys.layer import SingleLayer
+from nnterp.engines.vllm.envoys.reused_attention import InBlock, OwnKernel
+from nnterp.families import zamba2
+from nnterp.sites.base import find_module
+from nnterp.sites.primitive import Output
 
 __all__ = ["ENVOYS", "RENAME"]
 
@@ -21,7 +22,7 @@ class Block(SingleLayer):
     @property
     def self_attn(self) -> Envoy:
         """This block's attention kernel."""
-        shared = found(self, _SHARED)
+        shared = find_module(self, _SHARED)
         if shared is None:
             raise AttributeError(f"{self.path} has no attention")
         return shared.get(f"dpa_list.{self._module.block_idx}")

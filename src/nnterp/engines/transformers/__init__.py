@@ -1,0 +1,1 @@
+"""The transformers engine: the model class, its batches and invokes, its envoys."""

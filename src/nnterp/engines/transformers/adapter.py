@@ -1,0 +1,82 @@
+"""How transformers' values are handed over.
+
+Without gradients a block is given the tensor the model carries on with, or the part of it
+that is its invoke's: an edit in place is then one of the model. Where gradients are kept
+it is given a copy, which the model goes on with in its place when the block moves on, so that
+the gradient of the value is that of the copy, whatever the value was computed from and whatever
+else is in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from greenlet import getcurrent
+from nnsight.intervention.envoy import Envoy
+from nnsight.intervention.interleaver import Event, Mediator, Pending
+from torch import Tensor
+
+from nnterp.engines.transformers.invokes import Invokes, Look, invoke_part, with_part
+from nnterp.lifetime import Reading, copied
+from nnterp.sites.base import Site
+from nnterp.tracing.edit import Edit
+from nnterp.tracing.engine_adapter import EngineAdapter
+from nnterp.tracing.envoy import StandardEnvoy
+from nnterp.vocabulary.values import Engine, Value
+
+
+class LiveTensors(EngineAdapter):
+    """transformers' way of handing values over."""
+
+    engine: Engine = "transformers"
+    live = True
+
+    def reading(self, site: Site, value: Value, host: StandardEnvoy, content: Any) -> Reading:
+        tensor, is_new_tensor = site.read(host, content)
+        own = invoke_part(tensor, value)
+        part = tensor if own is None else tensor[own]
+        kept = torch.is_grad_enabled() and part.is_floating_point()
+        if kept and site.no_gradient is None:
+            return Reading(copied(part), is_new_tensor=True)
+        return Reading(part, is_new_tensor)
+
+    def serve(self, site: Site, value: Value, host: StandardEnvoy, arrived: Any) -> Tensor:
+        return self.reading(site, value, host, arrived).tensor
+
+    def own_part(self, arrived: Any) -> Any:
+        return arrived
+
+    def of_whole_batch(self, location: str, occurrence: int) -> Any:
+        batcher = Mediator.current(location).interleaver.batcher
+        if not isinstance(batcher, Invokes) or not batcher.batching:
+            return None
+        look = Look()
+        getcurrent().parent.switch(Pending(Event.SWAP, location, occurrence, look))
+        return look.found
+
+    def copy_assigned(self, tensor: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
+        # The caller may keep the tensor, and the block or the model may edit what it becomes.
+        return copied(tensor)
+
+    def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
+        own = invoke_part(like, value)
+        if own is not None:
+            return with_part(like, own, view)
+        # The model may change what it goes on with in place, and the block keeps its view.
+        return copied(view) if torch.is_grad_enabled() else view
+
+    def carries_gradient(self, site: Site, view: Tensor) -> bool:
+        return view.requires_grad and torch.is_grad_enabled() and site.no_gradient is None
+
+    def is_current(self, site: Site, value: Value, host: Envoy, raw: Any, view: Tensor) -> bool:
+        tensor = site.read(host, raw).tensor
+        own = invoke_part(tensor, value)
+        return torch.equal(tensor if own is None else tensor[own], view)
+
+    def edit(self, before: Any, after: Any) -> Any:
+        batcher = Mediator.current("batch").interleaver.batcher
+        return Edit(before, after) if isinstance(batcher, Invokes) else after
+
+    def unavailable_now(self, value: Value) -> str | None:
+        return None

@@ -1,0 +1,120 @@
+"""The attention of a transformers block, opened up.
+
+A transformers attention computes queries, keys and values and hands them to an
+*attention interface*, a function chosen by ``attn_implementation``; what it returns is
+each head's output. So those four values are that call's arguments and result, whichever
+implementation runs. Scores and pattern exist as tensors only in the ``eager`` one, as
+the arguments of its softmax and of its product with the values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from nnterp.engines.transformers.envoys.envoy import TransformersEnvoy
+from nnterp.sites.base import Site
+from nnterp.sites.mapped import Mapped
+from nnterp.sites.primitive import Output
+from nnterp.sites.source import AttentionArgument, OperationInput, OperationOutput
+from nnterp.tracing.standard_value import StandardValue
+from nnterp.vocabulary import values
+
+INTERFACE = "attention_interface"
+
+# The interface is called as (module, query, key, value, ...).
+QUERIES = AttentionArgument(INTERFACE, 1, queries=1)
+KEYS = AttentionArgument(INTERFACE, 2, queries=1)
+VALUES = AttentionArgument(INTERFACE, 3, queries=1)
+
+#: The values that exist around and inside the call of the interface.
+INTERFACE_VALUES = (
+    values.ATTENTION_QUERIES,
+    values.ATTENTION_KEYS,
+    values.ATTENTION_VALUES,
+    values.ATTENTION_SCORES,
+    values.ATTENTION_PROBABILITIES,
+    values.ATTENTION_HEAD_OUTPUTS,
+)
+
+
+def in_eager(called: str) -> OperationInput:
+    """What a call of the eager attention function is given first.
+
+    Args:
+        called: What is called, dots as underscores.
+    """
+    return OperationInput(called, inside=INTERFACE)
+
+
+def masked(site: Site, below: float | None = None) -> Mapped:
+    """Scores that a mask is in, as a very low number: -inf where a key is not seen.
+
+    Args:
+        site: Where they enter their softmax.
+        below: What is no score but a key that is not seen; by default half the lowest number
+            of the dtype.
+    """
+
+    def to(host: Any, scores: Tensor) -> Tensor:
+        lowest = torch.finfo(scores.dtype).min / 2 if below is None else below
+        return scores.masked_fill(scores < lowest, float("-inf"))
+
+    def back(host: Any, scores: Tensor, held: Tensor) -> Tensor:
+        # A row without a key, as padding has, must stay finite through the softmax.
+        return scores.clamp(min=torch.finfo(scores.dtype).min)
+
+    return Mapped(site, to, back)
+
+
+class AttentionEnvoy(TransformersEnvoy):
+    """A module that adds to the stream what tokens tell each other."""
+
+    attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
+
+
+class Attention(AttentionEnvoy):
+    """An attention module that calls transformers' attention interface."""
+
+    attention_queries = StandardValue(values.ATTENTION_QUERIES, QUERIES)
+    attention_keys = StandardValue(values.ATTENTION_KEYS, KEYS)
+    attention_values = StandardValue(values.ATTENTION_VALUES, VALUES)
+    attention_scores = StandardValue(
+        values.ATTENTION_SCORES, masked(in_eager("nn_functional_softmax"))
+    )
+    attention_probabilities = StandardValue(
+        values.ATTENTION_PROBABILITIES, in_eager("torch_matmul")
+    )
+    attention_head_outputs = StandardValue(
+        values.ATTENTION_HEAD_OUTPUTS, OperationOutput(INTERFACE)
+    )
+
+    def unavailable(self, name: str) -> str | None:
+        if name not in {value.name for value in INTERFACE_VALUES}:
+            return super().unavailable(name)
+        if f"{INTERFACE}(" not in inspect.getsource(type(self._module).forward):
+            return f"{type(self._module).__name__} computes attention without an {INTERFACE} call"
+        if name in (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name):
+            used = self._module.config._attn_implementation
+            if used != "eager":
+                return (
+                    f"attn_implementation={used!r} never holds the pattern as a tensor; load with "
+                    "attn_implementation='eager'"
+                )
+        return super().unavailable(name)
+
+
+class SecondMixer(Attention):
+    """An attention that runs after another mixer, what its block adds being the sum of both."""
+
+    between: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (value.name for value in INTERFACE_VALUES), values.ATTENTION_OUTPUT.name
+    )
+
+
+class RecurrentMixer(AttentionEnvoy):
+    """A block's mixer that carries a state from token to token, and has no pattern."""

@@ -1,0 +1,12 @@
+"""The base of every envoy of a transformers module."""
+
+from __future__ import annotations
+
+from nnterp.engines.transformers.adapter import LiveTensors
+from nnterp.tracing.envoy import StandardEnvoy
+
+
+class TransformersEnvoy(StandardEnvoy):
+    """An envoy of a transformers module."""
+
+    engine_adapter = LiveTensors()

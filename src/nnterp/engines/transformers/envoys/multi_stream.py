@@ -1,0 +1,23 @@
+"""Blocks between which several streams pass.
+
+Each half of such a block reads a mix of the streams, and what it makes of that is added to
+every stream in a share of its own, while the streams are mixed or scaled.
+"""
+
+from __future__ import annotations
+
+from nnterp.engines.transformers.envoys.layer import Layer
+
+
+class MultiStreamLayer(Layer):
+    """A block that takes and returns several streams."""
+
+    stream = "several streams"
+
+    @property
+    def is_residual_sum(self) -> bool:
+        """Whether what leaves is what entered and what the block's parts add to it."""
+        return False
+
+    def unavailable(self, name: str) -> str | None:
+        return "several streams pass between blocks, and none of them is the residual stream"

@@ -1,0 +1,291 @@
+"""`StandardizedVLLM`: the standard vocabulary on vLLM."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from nnsight.intervention.errors import raise_deferred
+from nnsight.intervention.serialization import dumps
+from torch import Tensor, nn
+
+from nnterp.advice import known_wrong, measured
+from nnterp.collecting.request import require_served
+from nnterp.collecting.selections import Selection
+from nnterp.engines.arguments import of_vllm, require_known
+from nnterp.engines.config import read_config
+from nnterp.engines.prompts import texts_or_ids
+from nnterp.engines.standardized import BAR_FROM
+from nnterp.engines.vllm.client import merge_saves, preflight
+from nnterp.engines.vllm.client.by_name import ByNameInterleaver
+from nnterp.engines.vllm.client.invokes import (
+    RequestTracer,
+    explain_undefined,
+    require_one,
+    require_settings,
+    with_inputs_first,
+)
+from nnterp.engines.vllm.client.lora_batches import adapters_of, batches
+from nnterp.engines.vllm.client.meta_loading import (
+    pack_without_values,
+    without_accelerator,
+    zeros_from_meta,
+)
+from nnterp.engines.vllm.client.payload import PackedBlock, Payloads
+from nnterp.engines.vllm.load_isolation import classes_unchanged, configs_unchanged
+from nnterp.engines.vllm.transport.address import Address
+from nnterp.engines.vllm.transport.keys import (
+    ADDRESS_KEY,
+    BLOCK_KEY,
+    COLLECT_KEY,
+    TREE_KEY,
+)
+from nnterp.engines.vllm.transport.tree import pack_tree
+from nnterp.engines.vllm.tree import ModuleTree, VLLMVocabulary
+from nnterp.sites.two_part import locations
+from nnterp.tracing.saves import warn_of_unnamed
+from nnterp.vocabulary.names import Place, places
+
+#: The prompts of a `collect` that the engine has waiting at a time.
+_WAITING = 2048
+
+
+class StandardizedVLLM(VLLMVocabulary):
+    """nnsight's `VLLM` with every decoder family in one vocabulary.
+
+    Everything `VLLM` takes and does still works. A request is one sequence, so ``batch``
+    is 1 throughout; several prompts are several invokes.
+
+    Args:
+        repo_id: A hub id or a checkpoint's folder.
+        family: The family to use in place of that of the checkpoint's ``model_type``: a
+            name, or a module shaped like those in `nnterp.families.vllm`.
+        rename: Aliases to add to the family's, as nnsight takes them.
+        envoys: Envoy classes to add to the family's, as nnsight takes them.
+        taps: Values to serve on an engine that replays CUDA graphs, by name:
+            ``["layers.*.layer_output"]``. Without, the engine runs eagerly and serves all.
+        **kwargs: For `VLLM`: ``dtype``, ``dispatch``, ``mode``, ``max_model_len``,
+            ``gpu_memory_utilization``, ``tensor_parallel_size``, ...
+
+    Raises:
+        ImportError: vLLM is not installed.
+        CheckpointNotFound: ``repo_id`` names no readable checkpoint.
+        UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
+        UnservableCheckpoint: vLLM refuses its config, or this host's engine its shape.
+        MissingMainGuard: A script builds the engine at its top level.
+        NotImplementedError: The blocks are spread over the stages of a pipeline.
+        TypeError: Nothing behind the class takes one of ``kwargs``.
+        ValueError: A ``rename`` or ``envoys`` key names no module.
+    """
+
+    taps: tuple[str, ...]
+
+    _WORKER_CLS = "nnterp.engines.vllm.worker.worker.StandardizedWorker"
+
+    def __init__(
+        self,
+        repo_id: str | os.PathLike[str],
+        *args: Any,
+        family: Any = None,
+        rename: Mapping[Any, Any] | None = None,
+        envoys: Mapping[Any, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        preflight.require_vllm()
+        repo_id = os.fspath(repo_id)
+        preflight.require_one_stage(kwargs)
+        if kwargs.get("taps"):
+            preflight.break_graphs()
+        preflight.require_main_guard()
+        known = of_vllm(type(self), asynchronous=kwargs.get("mode") == "async")
+        require_known(type(self), "vllm", kwargs, known)
+        config = read_config(repo_id, kwargs)
+        tree = self._take_family(config, family, rename, envoys)
+        known_wrong.warn(config, "vllm", preflight.platform(), kwargs)
+        measured.warn(config, "vllm", preflight.platform())
+        kwargs["additional_config"] = {
+            **(kwargs.get("additional_config") or {}),
+            TREE_KEY: pack_tree(self.family, rename, envoys),
+            ADDRESS_KEY: list(Address.own()),
+        }
+        self._by_name = ByNameInterleaver()
+        kwargs.setdefault("interleaver", self._by_name)
+        super().__init__(repo_id, *args, **tree, **kwargs)
+        self._finish_tree()
+
+    def _load_meta(self, repo_id: str, **kwargs: Any) -> nn.Module:
+        try:
+            pack_without_values()
+            with without_accelerator(), zeros_from_meta(), configs_unchanged():
+                module = classes_unchanged(partial(super()._load_meta, repo_id, **kwargs))
+        except preflight.REFUSALS as error:
+            raise preflight.explain_refusal(repo_id, error) from error
+        preflight.check_servable(repo_id, module)
+        preflight.keep_float32(module)
+        return module
+
+    def _load(self, repo_id: str, **kwargs: Any) -> nn.Module:
+        with configs_unchanged():
+            return super()._load(repo_id, **kwargs)
+
+    def _resolve_taps(self, module: nn.Module) -> tuple[str, ...]:
+        """The locations of ``taps``: standard names, or nnsight's own patterns of modules."""
+        wanted, self.taps = self.taps, ()
+        # The client's own tree is built later, around the module returned by the load.
+        tree = ModuleTree(
+            module,
+            config=self._config,
+            family=self.family,
+            rename=self._added_rename,
+            envoys=self._added_envoys,
+            interleaver=ByNameInterleaver(),
+        )
+        resolved: list[str] = []
+        for tap in wanted:
+            if tap.endswith((".input", ".output")):
+                self.taps = (tap,)
+                resolved += super()._resolve_taps(module)
+                continue
+            for place in places(tap, tree.num_layers):
+                host = require_served(tree, place)
+                resolved += locations(getattr(type(host), place.value.name).site, host)
+        # Logits are handed over after the forward, by no graph.
+        found = tuple(dict.fromkeys(at for at in resolved if not at.endswith(".logits")))
+        if not found:
+            raise ValueError("logits need no tap; name a value inside the model, or leave taps out")
+        self._by_name.taps = frozenset(found)
+        return found
+
+    def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("tracer_cls", RequestTracer)
+        return super().trace(*inputs, **kwargs)
+
+    def _batch_size(self, *inputs: Any, **kwargs: Any) -> int:
+        return int(bool(with_inputs_first(inputs, kwargs)[0]))
+
+    def _batch(self, invokes: list[Any], fn: Any) -> Any:
+        from vllm import SamplingParams
+
+        known = (*inspect.signature(SamplingParams).parameters, "lora_request", "edits")
+        requests = []
+        for given, named in invokes:
+            inputs, settings = with_inputs_first(given, named)
+            settings = self._sampling_kwargs(settings)
+            require_settings(settings, known)
+            requests.append((inputs, settings))
+        return super()._batch(requests, fn)
+
+    def _prompt(self, *inputs: Any) -> Any:
+        from vllm.inputs import TokensPrompt
+
+        require_one(inputs)
+        if isinstance(inputs[0], Mapping) and "input_ids" not in inputs[0]:
+            return inputs[0]  # one of vLLM's own
+        prompts = texts_or_ids(self.tokenizer, inputs[0])
+        require_one(prompts)
+        prompt = prompts[0]
+        return prompt if isinstance(prompt, str) else TokensPrompt(prompt_token_ids=prompt)
+
+    def _attach_mediators(self, params: list, **kwargs: Any) -> list:
+        payloads = Payloads()
+        for block in self.interleaver.mediators:
+            payload = payloads.pack(block)
+            block.__class__ = PackedBlock
+            block.payload = payload
+        blocks = super()._attach_mediators(params, **kwargs)
+        for block, param in zip(blocks, params, strict=True):
+            param.extra_args[BLOCK_KEY] = block.payload
+            if self._async_engine:
+                self.vllm_entrypoint.expect(block)
+        warn_of_unnamed(blocks)
+        return blocks
+
+    def _load_sync(self, repo_id: str, **kwargs: Any) -> Any:
+        from nnterp.engines.vllm.client.engine import StandardizedEngine
+
+        entrypoint = super()._load_sync(repo_id, **kwargs)
+        StandardizedEngine.convert(entrypoint.llm_engine, self._installed_edits)
+        return entrypoint
+
+    def _load_async(self, repo_id: str, **kwargs: Any) -> Any:
+        from nnterp.engines.vllm.client.async_engine import StandardizedAsyncEngine
+
+        entrypoint = super()._load_async(repo_id, **kwargs)
+        StandardizedAsyncEngine.convert(entrypoint, self._installed_edits)
+        return entrypoint
+
+    def _call(self, prompts: list, params: list, lora_requests: list, **kwargs: Any) -> Any:
+        mediators = self._attach_mediators(params, **kwargs)
+        outputs = self.vllm_entrypoint.generate(
+            prompts,
+            sampling_params=params,
+            lora_request=lora_requests,
+            use_tqdm=self._shows_progress(len(prompts)),
+        )
+        explain_undefined(mediators, outputs)
+        merge_saves.prepare(mediators, outputs)
+        self._collect(mediators, outputs)
+        return outputs
+
+    def _gather(
+        self,
+        ids: Sequence[list[int]],
+        wanted: Mapping[Place, Selection],
+        batch_size: int | None,
+        advance: Callable[[int], Any],
+        lora_request: Any,
+    ) -> Mapping[Place, Tensor]:
+        from vllm import SamplingParams
+
+        if self._async_engine:
+            raise NotImplementedError("collect needs an engine loaded without mode='async'")
+        if not self.dispatched:
+            self.dispatch()
+        adapters = adapters_of(lora_request, len(ids))
+        engine = self.vllm_entrypoint.llm_engine
+        name = uuid.uuid4().hex
+        lengths = [len(prompt) for prompt in ids]
+        names = [str(place) for place in wanted]
+        plan = dumps((names, list(wanted.values()), lengths, torch.cuda.is_available()))
+        engine.collective_rpc("begin_collect", args=(name, plan))
+        complete = False
+        try:
+            engine.advance = advance
+            for batch in batches(adapters, batch_size or _WAITING):
+                params = [
+                    SamplingParams(
+                        temperature=0.0,
+                        max_tokens=1,
+                        detokenize=False,
+                        skip_reading_prefix_cache=True,
+                        extra_args={COLLECT_KEY: [name, prompt]},
+                    )
+                    for prompt in batch
+                ]
+                prompts = [{"prompt_token_ids": ids[prompt]} for prompt in batch]
+                self.vllm_entrypoint.generate(
+                    prompts,
+                    params,
+                    lora_request=[adapters[prompt] for prompt in batch],
+                    use_tqdm=False,
+                )
+            complete = True
+        finally:
+            engine.advance = None
+            answers = engine.collective_rpc("end_collect", args=(name, complete))
+        found: dict[str, Tensor] = {}
+        for results, error in (pickle.loads(answer) for answer in answers if answer):
+            raise_deferred(error)
+            found |= results
+        return {place: found[str(place)] for place in wanted if str(place) in found}
+
+    @staticmethod
+    def _shows_progress(requests: int) -> bool:
+        # vLLM divides by the time a bar has measured, and a disabled bar measures none.
+        return requests >= BAR_FROM and os.environ.get("TQDM_DISABLE", "0") in ("", "0")

@@ -1,0 +1,194 @@
+"""What can be found wrong before an engine starts.
+
+An engine takes half a minute to start and fails in another process, with little to say.
+Everything that can be known beforehand is checked here, in the caller's process.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from nnterp.errors import MissingMainGuard, UnservableCheckpoint
+
+GUARD_ADVICE = (
+    "vLLM starts its engine in a process of its own, which imports this script again and would "
+    "build the engine again. Put what the script does under\n\n"
+    '    if __name__ == "__main__":\n\n'
+    "or keep the engine in this process by setting VLLM_ENABLE_V1_MULTIPROCESSING=0"
+)
+
+
+def require_vllm() -> None:
+    """Raise ImportError, naming the extra to install, where there is no vLLM."""
+    if importlib.util.find_spec("vllm") is None:
+        raise ImportError(
+            "StandardizedVLLM needs vLLM, which is not installed: pip install 'nnterp[gpu]' on a "
+            "machine with an NVIDIA GPU, 'nnterp[cpu]' on any other"
+        )
+
+
+def platform() -> str:
+    """Where vLLM runs: ``cpu``, ``cuda``, ..."""
+    from vllm.platforms import current_platform
+
+    return current_platform.device_type
+
+
+def require_main_guard() -> None:
+    """Refuse to build an engine at the top level of a script that its worker would re-run.
+
+    Raises:
+        MissingMainGuard: This call comes from a script's unguarded top level.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise MissingMainGuard(GUARD_ADVICE)
+    if engine_is_spawned() and _unguarded_script_frame() is not None:
+        raise MissingMainGuard(GUARD_ADVICE)
+
+
+def require_one_stage(arguments: Mapping[str, Any]) -> None:
+    """Refuse to spread the blocks over the stages of a pipeline.
+
+    Raises:
+        NotImplementedError: They are: each stage would be a process with some of the blocks,
+            and what a user writes for one request runs in one.
+    """
+    stages = arguments.get("pipeline_parallel_size", 1)
+    if stages != 1:
+        raise NotImplementedError(
+            f"pipeline_parallel_size={stages} puts the blocks of a model in several processes, and "
+            "values are served where all of them are; use tensor_parallel_size"
+        )
+
+
+def break_graphs(environment: Any = os.environ) -> None:
+    """Have the engine started next break its CUDA graphs, at its attention and at its taps.
+
+    vLLM decides whether attention breaks a graph as it is imported: an engine in a process
+    that has imported it beforehand would record attention whole, and replay it wrong.
+
+    Raises:
+        RuntimeError: The engine is to run in this process, which is too late for it.
+    """
+    decided = "vllm.model_executor.layers.attention.attention" in sys.modules
+    if environment.get(BREAK_GRAPHS, "0") == "0":
+        environment[BREAK_GRAPHS] = "1"
+        if not decided:
+            return
+        if environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") == "0":
+            raise RuntimeError(
+                "taps= in an engine in this process need vLLM imported for it: set "
+                f"{BREAK_GRAPHS}=1 before anything imports vllm"
+            )
+        environment["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+
+
+#: vLLM's own switch.
+BREAK_GRAPHS = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+
+
+def engine_is_spawned() -> bool:
+    """Whether vLLM will start the engine by spawning, which re-imports the main module."""
+    import torch
+    from vllm.platforms import current_platform
+
+    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") == "0":
+        return False
+    return (
+        current_platform.is_cpu()
+        or torch.cuda.is_initialized()
+        or os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
+    )
+
+
+def _unguarded_script_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        at_top = frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] == "__main__"
+        if at_top and _is_unguarded(frame):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_unguarded(frame: FrameType) -> bool:
+    source = Path(frame.f_code.co_filename)
+    # A console, a notebook or `python -c` has no file for the worker to run again, and a
+    # package run with -m is imported under its own name there.
+    if not source.is_file() or frame.f_globals.get("__spec__") is not None:
+        return False
+    guarded = any(
+        isinstance(node, ast.If)
+        and node.lineno <= frame.f_lineno <= (node.end_lineno or node.lineno)
+        and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
+        for node in ast.parse(source.read_text()).body
+    )
+    return not guarded
+
+
+def check_servable(repo_id: str, module: nn.Module) -> None:
+    """Refuse a model whose attention this host's engine cannot run.
+
+    Args:
+        repo_id: The checkpoint, for the message.
+        module: The model as vLLM built it, without weights.
+
+    Raises:
+        UnservableCheckpoint: A head size the CPU engine has no kernel for.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.model_executor.layers.attention import Attention
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    kernels = CPUAttentionBackend.get_supported_head_sizes()
+    for name, layer in module.named_modules():
+        if isinstance(layer, Attention) and layer.head_size not in kernels:
+            raise UnservableCheckpoint(
+                f"{repo_id}: {name} has heads of size {layer.head_size}, and vLLM's CPU engine has "
+                f"kernels for {', '.join(map(str, kernels))} only; serve it on a GPU, or use "
+                "StandardizedTransformer"
+            )
+
+
+#: How vLLM says, while it builds a model from its config, that it cannot.
+REFUSALS = (ValueError, NotImplementedError, AssertionError)
+
+
+def explain_refusal(repo_id: str, error: Exception) -> UnservableCheckpoint:
+    """vLLM's refusal of a checkpoint's config (one of `REFUSALS`), in a sentence."""
+    import vllm
+
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        # A bare assertion says what it wants in its own source line.
+        lines = [f"{traceback.extract_tb(error.__traceback__)[-1].line}"]
+    # pydantic puts the sentence that matters after a headline of its own.
+    said = next((line for line in lines if line.startswith("Value error, ")), lines[0])
+    said = said.removeprefix("Value error, ").partition(" [type=")[0]
+    return UnservableCheckpoint(f"vLLM {vllm.__version__} cannot serve {repo_id}: {said}")
+
+
+def keep_float32(module: nn.Module, environment: Any = os.environ) -> None:
+    """Have a float32 load on a GPU compute in float32.
+
+    vLLM's Triton attention otherwise multiplies in TF32, which is off by a thousandth. A
+    value already in the environment is left alone.
+    """
+    import torch
+
+    if next(module.parameters()).dtype == torch.float32:
+        environment.setdefault("TRITON_F32_DEFAULT", "ieee")

@@ -1,0 +1,1 @@
+"""Envoys of vLLM's decoder blocks: the same classes in the client's tree and the worker's."""

@@ -1,0 +1,55 @@
+"""A block's payload, made into a block in the worker."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import linecache
+import weakref
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from nnsight.intervention.interleaver import Mediator
+
+from nnterp.engines.vllm.worker.blocks import RequestBlock
+from nnterp.engines.vllm.worker.request_state import RequestState
+from nnterp.engines.vllm.worker.surroundings import Surroundings
+from nnterp.tracing.steps import with_ends
+
+#: How nnsight names a block that arrived; tracebacks are told apart by it.
+_FILE = "<edit-{}>"
+
+
+_numbers = itertools.count()
+
+#: Sources that are kept compiled.
+_COMPILED = 256
+
+
+def rebuild(
+    source: str, glbls: dict[str, Any], lcls: dict[str, Any], presaved: set[str], file: str
+) -> Mediator:
+    """The block with this ``source``, among these names, that the user wrote in ``file``.
+
+    Args:
+        source: Its body.
+        glbls: The global names that it uses.
+        lcls: The local names that it uses.
+        presaved: Those of them that were saved above it.
+        file: The user's file.
+    """
+    state = RequestState(file, Surroundings(glbls | lcls))
+    block = RequestBlock(_compiled(source), glbls, lcls, state)
+    block.presaved = presaved
+    return block
+
+
+@lru_cache(_COMPILED)
+def _compiled(source: str) -> CodeType:
+    # Tracebacks, and a backward pass written in the block, read the source by this name.
+    name = _FILE.format(next(_numbers))
+    code = compile(with_ends(ast.parse(source)), name, "exec")
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    weakref.finalize(code, linecache.cache.pop, name, None)
+    return code

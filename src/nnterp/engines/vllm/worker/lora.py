@@ -1,0 +1,59 @@
+"""LoRA adapters under the calls that a block makes itself.
+
+vLLM applies adapters to all rows of a step at once, by a table of which adapter each row is for.
+A block that calls a module brings rows that are none of the step's: meanwhile the table is of
+these rows, all of them for the request's own adapter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from nnterp.errors import Unavailable
+
+
+class LoraAdapters:
+    """The adapters of an engine.
+
+    Args:
+        manager: vLLM's, which holds the table.
+        at_once: The rows that its table has room for.
+
+    Attributes:
+        at_once: The same.
+    """
+
+    def __init__(self, manager: Any, at_once: int) -> None:
+        self._manager = manager
+        self.at_once = at_once
+
+    @contextlib.contextmanager
+    def on_rows(self, count: int, adapter: int) -> Iterator[None]:
+        """Have modules apply ``adapter``, 0 for none, to each of the ``count`` rows they are given.
+
+        Raises:
+            ValueError: These are more rows than the engine has in a step.
+            Unavailable: The request has not been in a step, whose start loads its adapter.
+        """
+        if count > self.at_once:
+            raise ValueError(
+                f"{count} rows are more than the {self.at_once} that an engine with adapters takes "
+                "at once; call the module on a part of them at a time"
+            )
+        if adapter and adapter not in self._manager.lora_index_to_id:
+            raise Unavailable(
+                "the request's adapter is not loaded yet; read a value first, and call modules then"
+            )
+        # The caller's process has this module and must not import vLLM with it.
+        from vllm.lora.layers import LoRAMapping
+
+        of_step = self._manager._last_mapping
+        own = (adapter,) * count
+        self._manager.set_adapter_mapping(LoRAMapping(own, own, is_prefill=True))
+        try:
+            yield
+        finally:
+            if of_step is not None:
+                self._manager.set_adapter_mapping(of_step)

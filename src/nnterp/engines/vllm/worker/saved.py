@@ -1,0 +1,80 @@
+"""What a block has saved, apart from what is saved elsewhere in its thread.
+
+nnsight's ``.save()`` notes the value's id in a set that belongs to the thread, cleared when
+the outermost trace is left. A worker enters no trace, its requests share a thread, and the
+thread may be the caller's own: so each block has its notes to itself, and a note ends with
+its value, whose id the next value may be given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+from weakref import WeakValueDictionary
+
+from greenlet import getcurrent
+from nnsight.tracing.tracer import _local
+
+
+class Saved:
+    """The ids of saved values, each for as long as it is that value's."""
+
+    def __init__(self) -> None:
+        self._values: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._without_weak_references: dict[int, Any] = {}
+
+    def add(self, number: int) -> None:
+        """Note the value whose id is ``number``."""
+        # nnsight hands over no more than the id, while it holds the value.
+        value = ctypes.cast(number, ctypes.py_object).value
+        try:
+            self._values[number] = value
+        except TypeError:
+            self._without_weak_references[number] = value
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._without_weak_references or number in self._values
+
+    def ids(self) -> set[int]:
+        """The ids there are now."""
+        return {*self._without_weak_references, *self._values.keys()}
+
+
+class _OfRunningBlock:
+    """Stands where nnsight keeps a thread's saved ids: they go to the block that is running."""
+
+    def add(self, number: int) -> None:
+        _running().add(number)
+
+    def __contains__(self, number: int) -> bool:
+        return number in _running()
+
+    def clear(self) -> None:
+        """Nothing: a block's notes end with the block."""
+
+
+def _running() -> Saved:
+    greenlet = getcurrent()
+    while greenlet is not None:
+        # A backward pass in a block runs its own body, from within the block's.
+        mediator = getattr(greenlet, "mediator", None)
+        state = None if mediator is None else mediator().__dict__.get("state")
+        saved = getattr(state, "saved", None)
+        if saved is not None:
+            return saved
+        greenlet = greenlet.parent
+    raise ValueError("save() was called in the worker, and in no block; save in a trace's block")
+
+
+class Saving:
+    """While this is entered, blocks save to their own notes, and the thread's are put aside."""
+
+    _saves = _OfRunningBlock()
+
+    def __enter__(self) -> None:
+        self._outer = getattr(_local, "depth", 0), getattr(_local, "saves", None)
+        # As in a trace, without which nnsight saves nothing.
+        _local.depth, _local.saves = 1, self._saves
+
+    def __exit__(self, *_: object) -> None:
+        _local.depth, _local.saves = self._outer

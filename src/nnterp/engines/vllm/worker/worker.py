@@ -1,0 +1,44 @@
+"""vLLM's worker with a standardized model runner, on a GPU or a CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
+from vllm.platforms import current_platform
+
+from nnterp.engines.vllm.worker.heap import keep_freed_memory
+
+if TYPE_CHECKING or not current_platform.is_cpu():
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
+    from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
+else:
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner as PlatformRunner
+    from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
+from nnterp.engines.vllm.worker.model_runner import StandardizedModelRunner
+
+
+class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
+    """This platform's worker with a standardized runner."""
+
+    def init_device(self) -> None:
+        # Past nnsight's own, which accepts no runner but a GPU's.
+        super(NNsightGPUWorker, self).init_device()
+        runner = self.model_runner
+        if type(runner) is not PlatformRunner:
+            raise NotImplementedError(
+                f"this worker built a {type(runner).__module__}.{type(runner).__name__}, which "
+                "blocks cannot run in; unset VLLM_USE_V2_MODEL_RUNNER"
+            )
+        runner.__class__ = StandardizedModelRunner
+        if current_platform.is_cpu():
+            keep_freed_memory()
+
+    def begin_collect(self, collector_id: str, plan: bytes) -> None:
+        self.model_runner.begin_collect(collector_id, plan)
+
+    def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
+        return self.model_runner.end_collect(collector_id, keep)
+
+    def collect_finished(self, request_ids: list[str]) -> bytes:
+        return self.model_runner.collect_finished(request_ids)

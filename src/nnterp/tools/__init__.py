@@ -1,0 +1,1 @@
+"""The ``nnterp`` command and what it runs."""

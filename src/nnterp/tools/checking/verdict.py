@@ -1,0 +1,127 @@
+"""What is to be thought of findings: the definition of the values, and the other engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nnterp.tools.checking.compare import relative_error
+from nnterp.tools.checking.findings import Findings
+
+#: How far two engines may be apart in float32, relative to a value's largest magnitude.
+CLOSE = 2e-5
+
+#: How many times further than rounding alone moves a value: each engine rounds, so two of them
+#: differ by up to twice that, and the other's may be half as large again as those measured.
+BEYOND_ROUNDING = 3
+
+#: How far, in float32, the sum of a block's parts may be from the difference it makes.
+ROUNDING = 1e-6
+
+#: What an edit has to change the logits by, to be an edit.
+EFFECT = 1e-4
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing held against another.
+
+    Attributes:
+        kind: ``value``, ``decoded``, ``edit``, ``effect``, ``identity``, ``stream``,
+            ``projection``, ``support``, ``overwritten``, ``untouched`` or ``neighbours``.
+        key: What, as in `Findings`.
+        size: How far apart; for an effect, how large.
+        limit: How far it may be; for an effect, how large it must be.
+        passed: Whether it is.
+        note: In words, where there is no size.
+        rounding: How far apart rounding alone makes it, where that was measured.
+        told: Whether it can be told; if not it has not passed.
+    """
+
+    kind: str
+    key: str
+    size: float
+    limit: float
+    passed: bool
+    note: str = ""
+    rounding: float | None = None
+    told: bool = True
+
+
+def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
+    """What findings must be whatever another engine says."""
+    for block in range(found.num_layers):
+        values = found.values
+        entering, leaving = f"{block}.layer_input", f"{block}.layer_output"
+        following = f"{block + 1}.layer_input"
+        if leaving in values and following in values:
+            size = relative_error(values[leaving], values[following])
+            yield Line("stream", str(block), size, 0.0, size == 0.0)
+        if block in found.unsummed:
+            continue
+        needed = [entering, leaving] + [
+            f"{block}.{name}"
+            for host, name in (("self_attn", "attention_output"), ("mlp", "mlp_output"))
+            if (block, host) not in found.absent
+        ]
+        lacking = [key.rpartition(".")[2] for key in needed if key not in values]
+        if lacking:
+            note = f"{' and '.join(lacking)} not served, so what the block adds is not known"
+            yield Line("identity", str(block), float("inf"), rounding, False, note)
+            continue
+        before, after, *parts = [values[key] for key in needed]
+        size = relative_error(sum(parts, before), after)
+        moved = relative_error(before, after)
+        passed = size < rounding < moved
+        told = not (size < rounding and 0.0 < moved <= rounding)
+        note = "" if told else f"the block changes the stream by {moved:.0e}, which is rounding"
+        yield Line("identity", str(block), size, rounding, passed, note, told=told)
+    if "projected" in found.values:
+        size = relative_error(found.values["projected"][:, -1:], found.values["logits"])
+        yield Line("projection", "logits", size, rounding, size < rounding)
+    for key, logits in found.edits.items():
+        if key != "clean":
+            effect = relative_error(logits, found.edits["clean"])
+            yield Line("effect", key, effect, EFFECT, effect > EFFECT)
+    for wrong in found.misreported:
+        yield Line("support", wrong.split()[0], float("inf"), 0.0, False, wrong)
+    for key in found.overwritten:
+        yield Line("overwritten", key, float("inf"), 0.0, False, "changed after it was read")
+    for key, size in found.moved.items() or [("all", 0.0)]:
+        yield Line("untouched", key, size, 0.0, size == 0.0)
+    for key in found.disturbed:
+        yield Line("neighbours", key, float("inf"), 0.0, False, "served otherwise")
+    if found.engine == "vllm" and not found.disturbed:
+        yield Line("neighbours", "all", 0.0, 0.0, True)
+
+
+def between(
+    found: Findings,
+    expected: Findings,
+    rounding: Mapping[tuple[str, str], float] | None = None,
+    telling: float = float("inf"),
+) -> Iterator[Line]:
+    """What ``found`` must be according to another engine's findings.
+
+    Args:
+        found: What is held.
+        expected: What it is held against.
+        rounding: How far rounding alone moves what a line compares, by kind and key, where it
+            was measured.
+        telling: How far it may, for the line to tell anything.
+    """
+    pairs = (
+        ("value", found.values, expected.values),
+        ("edit", found.edits, expected.edits),
+        ("decoded", found.decoded, expected.decoded),
+    )
+    for kind, own, others in pairs:
+        for key in sorted(own.keys() & others.keys()):
+            size = relative_error(own[key], others[key])
+            alone = (rounding or {}).get((kind, key))
+            limit = max(CLOSE, BEYOND_ROUNDING * (alone or 0.0))
+            if alone is None or alone <= telling:
+                yield Line(kind, key, size, limit, size < limit, rounding=alone)
+            else:
+                note = f"{size:.1e}, and rounding alone makes {alone:.1e}"
+                yield Line(kind, key, size, limit, False, note, alone, told=False)

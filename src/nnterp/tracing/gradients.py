@@ -1,0 +1,171 @@
+"""Gradients of served values.
+
+Where gradients are kept, what a block is given is a tensor of its own that the model's onward
+computation is made of, so that autograd brings it the gradient of the value. `carried` puts it
+there without changing a number. nnsight serves ``.grad`` inside ``with loss.backward():`` in the
+order in which autograd comes by, and knows tensors by their ids alone; here the gradients of
+served values are kept as they pass, to be read in any order, and one that never passes is
+refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from nnsight.intervention import backward
+from nnsight.intervention.interleaver import Interleaver, OutOfOrderError
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from nnterp.errors import Unavailable
+
+
+class Served(NamedTuple):
+    """What a served tensor is.
+
+    Attributes:
+        path: Its value's path.
+        no_gradient: Why the model computes nothing from it, or None where it does.
+    """
+
+    path: str
+    no_gradient: str | None
+
+
+_served = WeakTensorKeyDictionary()
+
+
+def serve(tensor: Tensor, path: str, no_gradient: str | None) -> Tensor:
+    """``tensor``, known from now on as the value at ``path``."""
+    _served[tensor] = Served(path, no_gradient)
+    return tensor
+
+
+class _Session:
+    """The gradients of one backward pass.
+
+    Attributes:
+        passed: Those of the served values that have passed, by the id of the value.
+        handed: Copies of them that a block was given after they had passed, and their versions.
+        values: The served values, kept so that their ids stay theirs.
+    """
+
+    def __init__(self, interleaver: Interleaver, seen: set[int], hooks: list[Any]) -> None:
+        self.interleaver = interleaver
+        self.passed: dict[int, Tensor] = {}
+        self.handed: list[tuple[str, Tensor, int]] = []
+        self.values = [value for value in _served if value.requires_grad]
+        # nnsight hooks on to the rest, as they are asked for, and removes all in the end.
+        seen.update(map(id, self.values))
+        hooks.extend(value.register_hook(self._hook(id(value))) for value in self.values)
+        hooks.append(self)
+
+    def _hook(self, value: int) -> Callable[[Tensor], Tensor]:
+        location = f"{value}.grad"
+
+        def hook(gradient: Tensor) -> Tensor:
+            if location in self.interleaver.parked:
+                # A copy, for autograd may give the same tensor to another branch.
+                copy = gradient.clone()
+                version = copy._version
+                flowing = self.interleaver.handle(location, copy)
+                if flowing is not copy or copy._version != version:
+                    gradient = flowing
+            self.passed[value] = gradient
+            return gradient
+
+        return hook
+
+    def late(self, value: Tensor) -> Tensor | None:
+        """The gradient of ``value``, where it has passed."""
+        gradient = self.passed.get(id(value))
+        if gradient is None:
+            return None
+        copy = gradient.clone()
+        self.handed.append((_served[value].path, copy, copy._version))
+        return copy
+
+    def remove(self) -> None:
+        """What nnsight calls when the pass is over."""
+        for path, copy, version in self.handed:
+            if copy._version != version:
+                raise _too_late(path)
+
+
+def _too_late(path: str) -> OutOfOrderError:
+    return OutOfOrderError(
+        f"the gradient of {path} had passed when it was edited, so that the edit reaches nothing: "
+        "a backward pass goes through the forward in reverse, and of values that are one another's "
+        "neighbours through that read last first"
+    )
+
+
+_nnsights = backward._grad_property
+
+
+def _grad_property(interleaver: Interleaver, seen: set[int], hooks: list[Any]) -> property:
+    """What ``Tensor.grad`` is for the time of one backward pass."""
+    theirs = _nnsights(interleaver, seen, hooks)
+    session = _Session(interleaver, seen, hooks)
+
+    def getter(tensor: Tensor) -> Any:
+        served = _known(tensor)
+        if served is None:
+            return theirs.__get__(tensor)
+        late = session.late(tensor)
+        if late is not None:
+            return late
+        try:
+            return theirs.__get__(tensor)
+        except OutOfOrderError:
+            raise _no_gradient(served) from None
+
+    def setter(tensor: Tensor, gradient: Any) -> None:
+        served = _known(tensor)
+        if served is not None:
+            if id(tensor) in session.passed:
+                raise _too_late(served.path)
+            gradient = _fitting(gradient, tensor, served.path)
+        try:
+            theirs.__set__(tensor, gradient)
+        except OutOfOrderError:
+            if served is None:
+                raise
+            raise _no_gradient(served) from None
+
+    return property(getter, setter)
+
+
+def _known(tensor: Tensor) -> Served | None:
+    """What ``tensor`` is, if it was served; refused if it was served without a gradient."""
+    served = _served.get(tensor)
+    if served is None or tensor.requires_grad:
+        return served
+    if not tensor.is_floating_point():
+        raise Unavailable(f"{served.path} holds whole numbers, which have no gradient")
+    raise Unavailable(
+        f"{served.path} was computed without gradients: under torch.no_grad(), or of weights and "
+        "inputs none of which requires one"
+    )
+
+
+def _no_gradient(served: Served) -> Unavailable:
+    why = served.no_gradient or "its loss is not made of it"
+    return Unavailable(f"no gradient reaches {served.path} in this backward pass: {why}")
+
+
+def _fitting(gradient: Any, value: Tensor, path: str) -> Tensor:
+    if not isinstance(gradient, Tensor):
+        raise TypeError(f"the gradient of {path} is a tensor and cannot become {gradient!r}")
+    if gradient.shape != value.shape:
+        raise ValueError(
+            f"the gradient of {path} has shape {tuple(value.shape)}, and one of shape "
+            f"{tuple(gradient.shape)} cannot take its place"
+        )
+    return gradient.to(value.device, value.dtype)
+
+
+def install() -> None:
+    """Let nnsight's backward passes go by this module."""
+    backward._grad_property = _grad_property
