@@ -15,7 +15,7 @@ import pytest
 
 THREE_TIMES_200_MB = """
 import ctypes, resource, sys
-from nnterp.vllm.heap import keep_freed_memory
+from nnterp.engines.vllm.worker.heap import keep_freed_memory
 
 if sys.argv[1] == "kept":
     keep_freed_memory()

@@ -136,7 +136,7 @@ def test_what_finds_no_room_keeps_nothing_else_from_arriving(
 
 
 ORPHAN = """
-from nnterp.vllm import shared_files
+from nnterp.engines.vllm.transport import shared_files
 print(shared_files.create(4096, reader={reader})[0])
 """
 
