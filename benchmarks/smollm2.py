@@ -124,7 +124,7 @@ def main() -> None:
     from vllm import LLM, SamplingParams
 
     from nnterp import StandardizedTransformer, StandardizedVLLM
-    from nnterp.tools import gguf
+    from nnterp.engines import gguf
 
     path = str(gguf.smollm2())
     model = StandardizedVLLM(path, dispatch=True, **ENGINE)

@@ -163,7 +163,7 @@ def one_thread() -> Iterator[None]:
 def smollm2() -> Any:
     """The vLLM engine of SmolLM2-135M-Instruct, in this process."""
     from nnterp import StandardizedVLLM
-    from nnterp.tools import gguf
+    from nnterp.engines import gguf
 
     return StandardizedVLLM(
         str(gguf.smollm2()),

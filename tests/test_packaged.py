@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from nnterp.tools import gguf
+from nnterp.engines import gguf
 
 
 def write(path: Path, seed: int) -> dict[str, Any]:

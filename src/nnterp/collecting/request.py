@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from nnterp.collecting.selections import Apply, At, Positions, Selection, selection
 from nnterp.errors import Unavailable
 from nnterp.vocabulary import values
 from nnterp.vocabulary.names import Place, places
 
-if TYPE_CHECKING:
-    from nnterp.engines.standardized import Standardized
-
 _ORDER = {name: index for index, name in enumerate(values.VALUES)}
 
 
+class ServedModel(Protocol):
+    """A model of either class, as far as what is wanted of it is concerned."""
+
+    engine_adapter: Any
+
+    @property
+    def num_layers(self) -> int:
+        """The number of decoder blocks."""
+
+    def host_of(self, value: values.Value, layer: int) -> Any:
+        """The envoy that serves ``value`` for block ``layer``."""
+
+
 def wanted_places(
-    model: Standardized, wanted: Mapping[str, Positions], lengths: Sequence[int]
+    model: ServedModel, wanted: Mapping[str, Positions], lengths: Sequence[int]
 ) -> dict[Place, Selection]:
     """The selection at each place that ``wanted`` names, in the order a forward reaches them.
 
@@ -36,7 +46,7 @@ def wanted_places(
     return dict(sorted(found.items(), key=lambda item: _when(item[0], model.num_layers)))
 
 
-def require_served(model: Standardized, place: Place) -> Any:
+def require_served(model: ServedModel, place: Place) -> Any:
     """The envoy that serves ``place``.
 
     Raises:
@@ -51,7 +61,7 @@ def require_served(model: Standardized, place: Place) -> Any:
     return host
 
 
-def _require(model: Standardized, place: Place, kept: Selection, lengths: Sequence[int]) -> None:
+def _require(model: ServedModel, place: Place, kept: Selection, lengths: Sequence[int]) -> None:
     value = place.value
     require_served(model, place)
     if isinstance(kept, Apply):

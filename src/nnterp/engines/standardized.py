@@ -24,7 +24,7 @@ from nnterp.collecting.request import wanted_places
 from nnterp.collecting.selections import Positions, Selection
 from nnterp.engines.multimodal import with_multimodal
 from nnterp.engines.prompts import token_ids
-from nnterp.engines.survey import part, support
+from nnterp.engines.survey import part, survey
 from nnterp.errors import UnsupportedFamily, did_you_mean
 from nnterp.sites.base import find_module
 from nnterp.sites.choice import FromFamily
@@ -210,7 +210,7 @@ class Standardized(StandardEnvoy):
 
     def support(self) -> Support:
         """Which values this checkpoint serves, in which layout, and why not the others."""
-        return support(self)
+        return survey(self)
 
     def host_of(self, value: Value, layer: int) -> Any:
         """The envoy that serves ``value`` for block ``layer``: the model, the block or a part."""

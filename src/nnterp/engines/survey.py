@@ -1,4 +1,4 @@
-"""What a loaded checkpoint serves: the answer of ``model.support()``.
+"""Finding out what a loaded checkpoint serves, for ``model.support()``.
 
 Read off the module tree, without running it: a value is served by a block when the
 block's envoy has it and names no reason against it.
@@ -7,23 +7,31 @@ block's envoy has it and names no reason against it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from nnterp.tracing.envoy import StandardEnvoy
 from nnterp.tracing.standard_value import StandardValue
+from nnterp.vocabulary.support import Served, Support
 from nnterp.vocabulary.values import VALUES, Engine, Host, Value
 
-if TYPE_CHECKING:
-    from nnterp.engines.standardized import Standardized
-from nnterp.vocabulary.support import Served, Support
+
+class SurveyedModel(Protocol):
+    """A model of either class, as far as its tree is concerned."""
+
+    engine_adapter: Any
+    layers: Any
+
+    @property
+    def num_layers(self) -> int:
+        """The number of decoder blocks."""
 
 
-def support(model: Standardized) -> Support:
+def survey(model: SurveyedModel) -> Support:
     """What ``model`` serves, and why it does not serve the rest."""
     engine: Engine = model.engine_adapter.engine
     rows = {}
     for value in VALUES.values():
-        hosts = {-1: model} if value.host == "model" else dict(_hosts(model, value))
+        hosts: dict[int, Any] = {-1: model} if value.host == "model" else dict(_hosts(model, value))
         reasons = {}
         for index, host in hosts.items():
             reason = reason_against(host, value)
@@ -70,6 +78,6 @@ def part(block: Any, host: Host) -> Any:
     return found
 
 
-def _hosts(model: Standardized, value: Value) -> Iterator[tuple[int, StandardEnvoy | None]]:
+def _hosts(model: SurveyedModel, value: Value) -> Iterator[tuple[int, StandardEnvoy | None]]:
     for index, layer in enumerate(model.layers):
         yield index, layer if value.host == "layer" else part(layer, value.host)

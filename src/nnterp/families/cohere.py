@@ -1,6 +1,6 @@
 """Command R: attention and MLP side by side after one norm, and a scale on the logits."""
 
-from nnterp.engines.transformers.readout import multiplied
+from nnterp.engines.transformers.envoys.readout import multiplied
 from nnterp.families.llama import ENVOYS, RENAME
 
 __all__ = ["ENVOYS", "READOUT", "RENAME"]

@@ -11,7 +11,7 @@ from nnsight.intervention.envoy import Envoy
 from nnterp.engines.transformers.envoys import Layer, Mlp
 from nnterp.families import llama
 from nnterp.families.llama import RENAME
-from nnterp.vocabulary.values import MLP_OUTPUT
+from nnterp.vocabulary.values import ROUTING
 
 __all__ = ["ALONE", "ENVOYS", "RENAME"]
 
@@ -32,7 +32,7 @@ class EmbeddedExpertsMlp(Mlp):
     """An MLP, or one beside experts that are rows of an embedding."""
 
     def unavailable(self, name: str) -> str | None:
-        if name != MLP_OUTPUT.name and _has_experts(self):
+        if name in ROUTING and _has_experts(self):
             return (
                 "its router scores the two halves of an expert's number apart, and lays the "
                 "scores out so that a token is given those of two others"

@@ -4,7 +4,7 @@
 """
 
 from nnterp.engines.transformers.envoys import SecondMixer
-from nnterp.engines.transformers.readout import multiplied
+from nnterp.engines.transformers.envoys.readout import multiplied
 from nnterp.families import jamba, llama
 from nnterp.sites.mapped import of_block, scaled
 from nnterp.sites.primitive import Argument, Output

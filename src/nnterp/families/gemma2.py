@@ -1,7 +1,7 @@
 """Gemma 2: a norm before and after each half of a block, soft caps, alternating windows."""
 
 from nnterp.engines.transformers.envoys import Attention, Mlp
-from nnterp.engines.transformers.readout import capped
+from nnterp.engines.transformers.envoys.readout import capped
 from nnterp.families import llama
 from nnterp.families.llama import RENAME
 from nnterp.sites.primitive import Output

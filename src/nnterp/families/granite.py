@@ -1,7 +1,7 @@
 """Granite: LLaMA with a multiplier on the embedding, on each residual add and on the logits."""
 
 from nnterp.engines.transformers.envoys import Attention, Mlp
-from nnterp.engines.transformers.readout import divided
+from nnterp.engines.transformers.envoys.readout import divided
 from nnterp.families import llama
 from nnterp.families.llama import RENAME
 from nnterp.sites.mapped import of_block, scaled

@@ -1,7 +1,7 @@
 """HyperCLOVA X: Granite with a norm after each half, and logits scaled up instead of down."""
 
 from nnterp.engines.transformers.envoys import Attention, Mlp
-from nnterp.engines.transformers.readout import multiplied
+from nnterp.engines.transformers.envoys.readout import multiplied
 from nnterp.families import granite
 from nnterp.families.granite import RENAME, TOKEN_EMBEDDINGS
 from nnterp.sites.base import Site

@@ -3,7 +3,7 @@
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import TEMPORAL_BLOCK_CLASSES
 
 from nnterp.engines.transformers.envoys import Layer
-from nnterp.engines.transformers.readout import capped
+from nnterp.engines.transformers.envoys.readout import capped
 from nnterp.families import llama, qwen3_next
 from nnterp.sites.primitive import Argument
 

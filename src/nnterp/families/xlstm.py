@@ -1,7 +1,7 @@
 """xLSTM: matrix memories with exponential gates in place of attention, capped logits."""
 
 from nnterp.engines.transformers.envoys import Layer
-from nnterp.engines.transformers.readout import capped
+from nnterp.engines.transformers.envoys.readout import capped
 from nnterp.families import qwen3_next
 from nnterp.sites.primitive import Argument
 

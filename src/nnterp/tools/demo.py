@@ -128,7 +128,7 @@ class _Demo:
         return 0 if agreed else 1
 
     def _packaged(self) -> str:
-        from nnterp.tools.gguf import smollm2
+        from nnterp.engines.gguf import smollm2
 
         with self.console.status("reading the packaged SmolLM2-135M (once, some seconds)"):
             _hush_progress_bars()

@@ -44,21 +44,26 @@ class Value:
     Attributes:
         name: What the user writes, ``block.<name>``.
         host: The module it hangs on: the model, a block, its attention or its MLP.
-        layout: The axes it is served in. On vLLM ``batch`` is 1, a request being one
-            sequence.
+        type: Its axes and the kind of its numbers, as a jaxtyping annotation: a tensor that is
+            served is an instance of it. On vLLM ``batch`` is 1, a request being one sequence.
         description: What the tensor is.
         writable_on: The engines on which it can be edited or replaced.
         prefill_only_on: The engines that serve it on the prefill step alone.
-        vllm_layout: The layout on vLLM, where it is narrower than `layout`.
+        vllm_layout: The axes on vLLM, where they are narrower.
     """
 
     name: str
     host: Host
-    layout: str
+    type: Any
     description: str
     writable_on: frozenset[Engine] = BOTH
     prefill_only_on: frozenset[Engine] = NEITHER
     vllm_layout: str | None = None
+
+    @cached_property
+    def layout(self) -> str:
+        """The axes it is served in, such as ``batch seq hidden``."""
+        return " ".join(self.type.dim_str.split())
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
@@ -73,69 +78,61 @@ class Value:
         return self.vllm_layout if engine == "vllm" and self.vllm_layout else self.layout
 
 
-def _layout(annotation: Any) -> str:
-    return " ".join(annotation.dim_str.split())
-
-
 INPUT_IDS = Value(
     "input_ids",
     "model",
-    _layout(Ids),
+    Ids,
     "the token ids that enter the embedding",
     writable_on=TRANSFORMERS_ONLY,
 )
 TOKEN_EMBEDDINGS = Value(
     "token_embeddings",
     "model",
-    _layout(Stream),
+    Stream,
     "the tokens' embeddings as the model uses them, scaled where the family scales",
 )
 LOGITS = Value(
     "logits",
     "model",
-    _layout(Logits),
+    Logits,
     "the logits, after any soft cap or scale",
     vllm_layout="1 1 vocab",
 )
 NEXT_TOKEN_PROBS = Value(
     "next_token_probs",
     "model",
-    _layout(Probabilities),
+    Probabilities,
     "the softmax of logits[:, -1]",
     writable_on=NEITHER,
 )
-LAYER_INPUT = Value(
-    "layer_input", "layer", _layout(Stream), "the residual stream entering the block"
-)
-LAYER_OUTPUT = Value(
-    "layer_output", "layer", _layout(Stream), "the residual stream leaving the block"
-)
+LAYER_INPUT = Value("layer_input", "layer", Stream, "the residual stream entering the block")
+LAYER_OUTPUT = Value("layer_output", "layer", Stream, "the residual stream leaving the block")
 ATTENTION_OUTPUT = Value(
-    "attention_output", "self_attn", _layout(Stream), "what attention adds to the residual stream"
+    "attention_output", "self_attn", Stream, "what attention adds to the residual stream"
 )
-MLP_OUTPUT = Value("mlp_output", "mlp", _layout(Stream), "what the MLP adds to the residual stream")
+MLP_OUTPUT = Value("mlp_output", "mlp", Stream, "what the MLP adds to the residual stream")
 ATTENTION_QUERIES = Value(
     "attention_queries",
     "self_attn",
-    _layout(Queries),
+    Queries,
     "the queries as they enter the attention kernel, after rope and norm",
 )
 ATTENTION_KEYS = Value(
     "attention_keys",
     "self_attn",
-    _layout(Keys),
+    Keys,
     "this step's keys as they enter the attention kernel, not repeated over query heads",
 )
 ATTENTION_VALUES = Value(
     "attention_values",
     "self_attn",
-    _layout(HeadValues),
+    HeadValues,
     "this step's values as they enter the attention kernel, not repeated over query heads",
 )
 ATTENTION_SCORES = Value(
     "attention_scores",
     "self_attn",
-    _layout(Pattern),
+    Pattern,
     "the scores, scaled, capped and masked: -inf where a key is not seen",
     writable_on=TRANSFORMERS_ONLY,
     prefill_only_on=frozenset({"vllm"}),
@@ -143,7 +140,7 @@ ATTENTION_SCORES = Value(
 ATTENTION_PROBABILITIES = Value(
     "attention_probabilities",
     "self_attn",
-    _layout(Pattern),
+    Pattern,
     "the attention pattern; rows sum to 1, or to less where the family has sinks",
     writable_on=TRANSFORMERS_ONLY,
     prefill_only_on=frozenset({"vllm"}),
@@ -151,31 +148,34 @@ ATTENTION_PROBABILITIES = Value(
 ATTENTION_HEAD_OUTPUTS = Value(
     "attention_head_outputs",
     "self_attn",
-    _layout(HeadOutputs),
+    HeadOutputs,
     "each head's output, before the output projection",
 )
 
 ROUTER_LOGITS = Value(
     "router_logits",
     "mlp",
-    _layout(RouterLogits),
+    RouterLogits,
     "the router's linear scores of every expert, before any softmax, sigmoid or correction",
     writable_on=NEITHER,
 )
 EXPERT_INDICES = Value(
     "expert_indices",
     "mlp",
-    _layout(ExpertIndices),
+    ExpertIndices,
     "the experts chosen for each token",
     writable_on=NEITHER,
 )
 EXPERT_WEIGHTS = Value(
     "expert_weights",
     "mlp",
-    _layout(ExpertWeights),
+    ExpertWeights,
     "the weights the chosen experts' outputs are summed with, in the order of expert_indices",
     writable_on=NEITHER,
 )
+
+#: The names of what a mixture's router says.
+ROUTING = frozenset({ROUTER_LOGITS.name, EXPERT_INDICES.name, EXPERT_WEIGHTS.name})
 
 #: Every value, in the order a forward reaches them.
 VALUES: dict[str, Value] = {

@@ -22,9 +22,9 @@ from nnterp.engines.arguments import of_transformers, of_wrapped, require_known
 from nnterp.engines.config import read_config
 from nnterp.engines.prompts import holds_chats, require_template
 from nnterp.engines.standardized import Standardized
-from nnterp.engines.transformers.batching import rule
+from nnterp.engines.transformers.batches.batching import rule
+from nnterp.engines.transformers.batches.invokes import InvokeBlock, Invokes
 from nnterp.engines.transformers.envoys.envoy import TransformersEnvoy
-from nnterp.engines.transformers.invokes import InvokeBlock, Invokes
 from nnterp.lifetime import Reading
 from nnterp.sites.mapped import next_token_probabilities, softmax_of_last
 from nnterp.sites.primitive import OutputField

@@ -17,10 +17,10 @@ import torch
 from tqdm.auto import tqdm
 
 from nnterp.engines.config import read_config
+from nnterp.engines.gguf import from_gguf
 from nnterp.tools.checking import rounding
 from nnterp.tools.checking.findings import Findings, examine
 from nnterp.tools.checking.verdict import ROUNDING, Line, between, on_its_own
-from nnterp.tools.gguf import from_gguf
 from nnterp.vocabulary.values import VALUES, Engine
 
 ENGINES: tuple[Engine, ...] = ("transformers", "vllm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnterp.engines.transformers.adapter import LiveTensors
+from nnterp.engines.transformers.envoys.adapter import LiveTensors
 from nnterp.tracing.envoy import StandardEnvoy
 
 

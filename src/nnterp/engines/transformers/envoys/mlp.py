@@ -24,7 +24,7 @@ class Mlp(TransformersEnvoy):
     expert_weights = StandardValue(values.EXPERT_WEIGHTS, Choice(weights=True))
 
     def unavailable(self, name: str) -> str | None:
-        if name == values.MLP_OUTPUT.name:
+        if name not in values.ROUTING:
             return super().unavailable(name)
         router = router_near(self)
         if router is None:

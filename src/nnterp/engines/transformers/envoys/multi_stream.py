@@ -7,6 +7,7 @@ every stream in a share of its own, while the streams are mixed or scaled.
 from __future__ import annotations
 
 from nnterp.engines.transformers.envoys.layer import Layer
+from nnterp.vocabulary import values
 
 
 class MultiStreamLayer(Layer):
@@ -20,4 +21,6 @@ class MultiStreamLayer(Layer):
         return False
 
     def unavailable(self, name: str) -> str | None:
+        if name not in (values.LAYER_INPUT.name, values.LAYER_OUTPUT.name):
+            return super().unavailable(name)
         return "several streams pass between blocks, and none of them is the residual stream"

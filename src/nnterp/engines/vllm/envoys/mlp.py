@@ -23,7 +23,7 @@ class Mlp(VLLMEnvoy):
     expert_weights = StandardValue(values.EXPERT_WEIGHTS, Nowhere())
 
     def unavailable(self, name: str) -> str | None:
-        if name == values.MLP_OUTPUT.name:
+        if name not in values.ROUTING:
             return super().unavailable(name)
         if router_near(self) is None:
             return DENSE

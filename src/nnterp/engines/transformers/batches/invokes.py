@@ -20,7 +20,7 @@ from nnsight.intervention.batching import Batcher, BatchGroup
 from nnsight.intervention.interleaver import Event, Mediator, Pending
 from torch import Tensor
 
-from nnterp.engines.transformers.batching import Padding, assemble
+from nnterp.engines.transformers.batches.batching import Padding, assemble
 from nnterp.errors import Unavailable
 from nnterp.lifetime import copied
 from nnterp.tracing.edit import Edit

@@ -17,7 +17,7 @@ from nnsight.intervention.envoy import Envoy
 from nnsight.intervention.interleaver import Event, Mediator, Pending
 from torch import Tensor
 
-from nnterp.engines.transformers.invokes import Invokes, Look, invoke_part, with_part
+from nnterp.engines.transformers.batches.invokes import Invokes, Look, invoke_part, with_part
 from nnterp.lifetime import Reading, copied
 from nnterp.sites.base import Site
 from nnterp.tracing.edit import Edit

@@ -1,0 +1,1 @@
+"""The invokes of a trace as one batch, and each invoke's own part of it."""
