@@ -11,6 +11,7 @@ from nnterp.collecting.collected import Collected, Ragged
 if TYPE_CHECKING:
     from nnterp.advice.known_wrong import KnownWrongWarning
     from nnterp.advice.measured import UnverifiedWarning
+    from nnterp.engines.registry import register_family, register_value
     from nnterp.engines.transformers.model import StandardizedTransformer
     from nnterp.engines.vllm.client.model import StandardizedVLLM
     from nnterp.errors import (
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
         UnservableCheckpoint,
         UnsupportedFamily,
     )
+    from nnterp.vocabulary.support import Support
+    from nnterp.vocabulary.values import VALUES, Value
 
 __version__ = "0.1.0"
 
@@ -34,9 +37,15 @@ _HOMES = {
     "UnservableCheckpoint": ".errors",
     "UnsupportedFamily": ".errors",
     "UnverifiedWarning": ".advice.measured",
+    "Support": ".vocabulary.support",
+    "VALUES": ".vocabulary.values",
+    "Value": ".vocabulary.values",
+    "register_family": ".engines.registry",
+    "register_value": ".engines.registry",
 }
 
 __all__ = [
+    "VALUES",
     "CheckpointNotFound",
     "Collected",
     "KnownWrongWarning",
@@ -44,10 +53,14 @@ __all__ = [
     "Ragged",
     "StandardizedTransformer",
     "StandardizedVLLM",
+    "Support",
     "Unavailable",
     "UnservableCheckpoint",
     "UnsupportedFamily",
     "UnverifiedWarning",
+    "Value",
+    "register_family",
+    "register_value",
 ]
 
 

@@ -10,8 +10,6 @@ from nnterp.errors import Unavailable
 from nnterp.vocabulary import values
 from nnterp.vocabulary.names import Place, places
 
-_ORDER = {name: index for index, name in enumerate(values.VALUES)}
-
 
 class ServedModel(Protocol):
     """A model of either class, as far as what is wanted of it is concerned."""
@@ -81,7 +79,8 @@ def _require(model: ServedModel, place: Place, kept: Selection, lengths: Sequenc
 
 def _when(place: Place, num_layers: int) -> tuple[int, int]:
     """When a forward reaches ``place``, relative to the others."""
-    order = _ORDER[place.value.name]
+    order = list(values.VALUES)
+    when = order.index(place.value.name)
     if place.layer is not None:
-        return place.layer, order
-    return (num_layers if order > _ORDER["layer_output"] else -1), order
+        return place.layer, when
+    return (num_layers if when > order.index("layer_output") else -1), when

@@ -25,10 +25,25 @@ PACKAGES: dict[Engine, str] = {
 }
 
 
+#: The families that users have registered, by name.
+_registered: dict[Engine, dict[str, Any]] = {"transformers": {}, "vllm": {}}
+
+
 def known(engine: Engine) -> list[str]:
-    """The ``model_type`` of every family nnterp has for ``engine``, sorted."""
+    """The ``model_type`` of every family there is for ``engine``, sorted."""
     package = importlib.import_module(PACKAGES[engine])
-    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
+    own = {m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg}
+    return sorted(own | _registered[engine].keys())
+
+
+def register(model_type: str, family: Any, engine: Engine) -> None:
+    """Find ``family`` for ``model_type`` on ``engine`` from now on.
+
+    Raises:
+        TypeError: It does not define what a family must.
+    """
+    _require_shape(family, engine, f"register_family({model_type!r}, {family!r})")
+    _registered[engine][module_name(model_type)] = family
 
 
 def find(family: Any, config: Any, engine: Engine) -> ModuleType:
@@ -45,18 +60,24 @@ def find(family: Any, config: Any, engine: Engine) -> ModuleType:
         TypeError: ``family`` is neither a name nor defines what a family must.
     """
     if family is not None and not isinstance(family, str):
-        missing = [name for name in REQUIRED if not hasattr(family, name)]
-        if missing:
-            raise TypeError(
-                f"family={family!r} defines no {' and no '.join(missing)}; pass the name of a "
-                f"family, or a module shaped like those in {PACKAGES[engine]}"
-            )
+        _require_shape(family, engine, f"family={family!r}")
         return family
     name = module_name(family or config.model_type)
+    if name in _registered[engine]:
+        return _registered[engine][name]
     names = known(engine)
     if name in names:
         return importlib.import_module(f"{PACKAGES[engine]}.{name}")
     raise UnsupportedFamily(_refusal(family, config, engine, names))
+
+
+def _require_shape(family: Any, engine: Engine, given: str) -> None:
+    missing = [name for name in REQUIRED if not hasattr(family, name)]
+    if missing:
+        raise TypeError(
+            f"{given} defines no {' and no '.join(missing)}; pass the name of a family, or a "
+            f"module shaped like those in {PACKAGES[engine]}"
+        )
 
 
 def module_name(model_type: str) -> str:

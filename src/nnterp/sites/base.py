@@ -40,6 +40,10 @@ class Site:
         """The nnsight location that the value is read at."""
         raise NotImplementedError
 
+    def missing(self, host: Envoy) -> str | None:
+        """Why ``host`` has no such place, or None where it has."""
+        return None
+
     def read(self, host: Envoy, raw: Any) -> Reading:
         """The value, out of what arrived at the location."""
         raise NotImplementedError

@@ -49,6 +49,9 @@ class Mapped(Site):
     def read_only(self) -> str | None:  # type: ignore[override]
         return self.site.read_only
 
+    def missing(self, host: Envoy) -> str | None:
+        return self.site.missing(host)
+
     def location(self, host: Envoy) -> str:
         return self.site.location(host)
 

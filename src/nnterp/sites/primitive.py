@@ -11,15 +11,29 @@ from nnsight.intervention.util import first_input, replace_first_input
 from torch import Tensor
 
 from nnterp.lifetime import Reading
-from nnterp.sites.base import Site, module_at, parameters
+from nnterp.sites.base import Site, find_module, module_at, parameters
 
 
-@dataclass(frozen=True)
-class Output(Site):
-    """What a module returns: the tensor, or one element of the tuple around it.
+class _OfModule(Site):
+    """A value that a module is given or gives.
 
     Attributes:
         of: The module, by its path from the host.
+    """
+
+    of: str
+
+    def missing(self, host: Envoy) -> str | None:
+        if find_module(host, self.of) is not None:
+            return None
+        return f"{host.path} has no module {self.of!r}"
+
+
+@dataclass(frozen=True)
+class Output(_OfModule):
+    """What a module returns: the tensor, or one element of the tuple around it.
+
+    Attributes:
         index: Which element, where it is a tuple.
     """
 
@@ -39,12 +53,11 @@ class Output(Site):
 
 
 @dataclass(frozen=True)
-class OutputField(Site):
+class OutputField(_OfModule):
     """A named field of the record a module returns (``logits`` of a transformers model).
 
     Attributes:
         field: The field.
-        of: The module, by its path from the host.
     """
 
     field: str
@@ -63,7 +76,7 @@ class OutputField(Site):
 
 
 @dataclass(frozen=True)
-class Argument(Site):
+class Argument(_OfModule):
     """An argument a module is called with, by the name its ``forward`` gives it.
 
     By name and not by position, because families order the same arguments differently
@@ -101,7 +114,7 @@ class Argument(Site):
 
 
 @dataclass(frozen=True)
-class FirstArgument(Site):
+class FirstArgument(_OfModule):
     """The first argument a module is called with, whatever its ``forward`` names it.
 
     Attributes:

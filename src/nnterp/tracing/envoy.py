@@ -48,7 +48,7 @@ class StandardEnvoy(Envoy):
 
     def unavailable(self, name: str) -> str | None:
         """Why this module never serves the value ``name``, or None where it does."""
-        return None
+        return getattr(type(self), name).site.missing(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         unknown = name not in self.__dict__ and not hasattr(type(self), name)

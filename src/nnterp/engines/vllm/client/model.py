@@ -21,6 +21,7 @@ from nnterp.collecting.selections import Selection
 from nnterp.engines.arguments import of_vllm, require_known
 from nnterp.engines.config import read_config
 from nnterp.engines.prompts import texts_or_ids
+from nnterp.engines.registry import registered
 from nnterp.engines.standardized import BAR_FROM
 from nnterp.engines.vllm.client import merge_saves, preflight
 from nnterp.engines.vllm.client.by_name import ByNameInterleaver
@@ -111,7 +112,9 @@ class StandardizedVLLM(VLLMVocabulary):
         measured.warn(config, "vllm", preflight.platform())
         kwargs["additional_config"] = {
             **(kwargs.get("additional_config") or {}),
-            TREE_KEY: pack_tree(self.family, rename, envoys),
+            TREE_KEY: pack_tree(
+                family=self.family, rename=rename, envoys=envoys, values=registered()
+            ),
             ADDRESS_KEY: list(Address.own()),
         }
         self._by_name = ByNameInterleaver()

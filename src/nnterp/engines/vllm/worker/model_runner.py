@@ -18,6 +18,7 @@ from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_paral
 from vllm.platforms import current_platform
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from nnterp.engines.registry import register_missing
 from nnterp.engines.vllm.load_isolation import classes_unchanged
 from nnterp.engines.vllm.transport import packing
 from nnterp.engines.vllm.transport.address import Address
@@ -64,11 +65,13 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self._caller = Address(*extra[ADDRESS_KEY])
         fragments = HeadFragments(self.model_config.get_total_num_kv_heads())
         interleaver = RowInterleaver(extra.get("nnsight_taps", ()), fragments=fragments)
+        parts = unpack_tree(extra[TREE_KEY])
+        register_missing(parts.pop("values"))
         self.nnsight_model = WorkerTree(
             model,
             config=self.model_config.hf_text_config,
             interleaver=interleaver,
-            **unpack_tree(extra[TREE_KEY]),
+            **parts,
         )
         self.nnsight_model.tokenizer = cached_tokenizer_from_config(self.model_config)
         interleaver.batcher = RowBatcher()
