@@ -353,7 +353,7 @@ def test_rows_that_do_not_get_to_the_host_end_their_collect_alone(
         raise OSError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CallersStore, "flush_to_host", lost)
+        patch.setattr(CallersStore, "flush", lost)
         with pytest.raises(RuntimeError, match="OSError: no room"):
             model.collect(collects.PROMPTS, want)
     after = model.collect(collects.PROMPTS, want)["layers.0.layer_output"]

@@ -1,4 +1,4 @@
-"""What an engine leaves unread in a checkpoint's config.
+"""The fields of a checkpoint's config that an engine ignores.
 
 A definition of a family is written for the checkpoints that were released. A field in which
 all of those agree may be left out of it, and a checkpoint that differs there is loaded without

@@ -83,14 +83,14 @@ def _flex_attention(config: Any, arguments: Mapping[str, Any]) -> bool:
 _SEEN: Mapping[Engine, str] = {"vllm": "==0.32.*", "transformers": ">=5.17,<5.20"}
 
 
-def _of(unread: IgnoredField) -> KnownWrong:
+def _of(ignored: IgnoredField) -> KnownWrong:
     return KnownWrong(
-        unread.model_types,
-        unread.engine,
-        _SEEN[unread.engine],
-        unread.cause,
+        ignored.model_types,
+        ignored.engine,
+        _SEEN[ignored.engine],
+        ignored.cause,
         "the values are another model's",
-        unread.differs,
+        ignored.differs,
     )
 
 

@@ -32,7 +32,7 @@ class Store(Protocol):
         """
 
 
-class Nowhere(Store):
+class NullStore(Store):
     """For a process that reads along with others, and whose rows are not wanted."""
 
     def make(self, count: int, rows: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Gradients of served values.
 
 Where gradients are kept, what a block is given is a tensor of its own that the model's onward
-computation is made of, so that autograd brings it the gradient of the value. `carried` puts it
-there without changing a number. nnsight serves ``.grad`` inside ``with loss.backward():`` in the
+computation is made of, so that autograd brings it the gradient of the value. The engine adapter puts it there without changing a number. nnsight serves ``.grad`` inside ``with loss.backward():`` in the
 order in which autograd comes by, and knows tensors by their ids alone; here the gradients of
 served values are kept as they pass, to be read in any order, and one that never passes is
 refused in words.
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nnterp.errors import Unavailable
+from nnterp.lifetime import copied
 
 
 class Served(NamedTuple):
@@ -67,7 +67,7 @@ class _Session:
         def hook(gradient: Tensor) -> Tensor:
             if location in self.interleaver.parked:
                 # A copy, for autograd may give the same tensor to another branch.
-                copy = gradient.clone()
+                copy = copied(gradient)
                 version = copy._version
                 flowing = self.interleaver.handle(location, copy)
                 if flowing is not copy or copy._version != version:
@@ -82,7 +82,7 @@ class _Session:
         gradient = self.passed.get(id(value))
         if gradient is None:
             return None
-        copy = gradient.clone()
+        copy = copied(gradient)
         self.handed.append((_served[value].path, copy, copy._version))
         return copy
 

@@ -36,7 +36,9 @@ def _divided(host: Any, pattern: Tensor, kept: Tensor) -> Tensor:
     return pattern / kept.masked_fill(kept == 0, 1).to(pattern.dtype)
 
 
-_KEPT = Computed(_SCORES, _kept, read_only="sinks take their share of a pattern for themselves")
+_REMAINING = Computed(
+    _SCORES, _kept, read_only="sinks take their share of a pattern for themselves"
+)
 
 
 class DiscountedAttention(Attention):
@@ -45,5 +47,5 @@ class DiscountedAttention(Attention):
     attention_scores = StandardValue(values.ATTENTION_SCORES, _SCORES)
     attention_probabilities = StandardValue(
         values.ATTENTION_PROBABILITIES,
-        Combined(_KEPT, in_eager("torch_matmul"), _times, _divided),
+        Combined(_REMAINING, in_eager("torch_matmul"), _times, _divided),
     )

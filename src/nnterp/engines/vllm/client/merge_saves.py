@@ -1,4 +1,4 @@
-"""What a trace's requests bring home, put together as one trace's results.
+"""Merging what a trace's requests saved into one trace's results.
 
 Each invoke rides a request of its own. What the worker could only note down is said in the
 caller's process, and what a block did to the objects around it is done to the caller's own.
@@ -14,6 +14,7 @@ from nnterp.engines.vllm.client.callers import Callers
 from nnterp.engines.vllm.transport.changes import Change, Numbers, Touched
 from nnterp.engines.vllm.transport.keys import CHANGES_KEY, WARNINGS_KEY
 from nnterp.engines.vllm.transport.references import Path, as_written
+from nnterp.lifetime import copied
 
 
 def prepare(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -108,7 +109,7 @@ def _done(changed: Sequence[tuple[Path, Any, Change]]) -> Iterable[str]:
 
 
 def _copy(numbers: Any) -> Any:
-    return numbers.detach().clone() if hasattr(numbers, "detach") else numbers.copy()
+    return copied(numbers.detach()) if hasattr(numbers, "detach") else numbers.copy()
 
 
 def _saves(output: Any) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def _saves(request: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     block, saves = request.mediator, request.saves()
     if not isinstance(block, RequestBlock):
         return _able_to_travel(saves)
-    around, saved = block.state.surroundings, block.state.saved.ids()
+    around, saved = block.state.captured, block.state.saved.ids()
     try:
         saves |= {
             name: value
@@ -61,7 +61,7 @@ def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
     able = {}
     for name, value in values.items():
         try:
-            if not _is_plain(value):
+            if not _surely_travels(value):
                 rehearse(value)
             able[name] = value
         except Exception as error:
@@ -77,11 +77,11 @@ def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return able, refusal
 
 
-def _is_plain(value: Any, levels: int = 4) -> bool:
+def _surely_travels(value: Any, levels: int = 4) -> bool:
     """Whether ``value``, in a few levels, is certain to travel, told without trying."""
     if isinstance(value, _PLAIN):
         return True
     if type(value) not in (list, tuple, dict) or not levels:
         return False
     parts = [*value, *value.values()] if isinstance(value, dict) else value
-    return all(_is_plain(part, levels - 1) for part in parts)
+    return all(_surely_travels(part, levels - 1) for part in parts)

@@ -13,8 +13,8 @@ from typing import Any
 from nnsight.intervention.interleaver import Mediator
 
 from nnterp.engines.vllm.worker.blocks import RequestBlock
+from nnterp.engines.vllm.worker.captured import CapturedObjects
 from nnterp.engines.vllm.worker.request_state import RequestState
-from nnterp.engines.vllm.worker.surroundings import Surroundings
 from nnterp.tracing.steps import with_ends
 
 #: How nnsight names a block that arrived; tracebacks are told apart by it.
@@ -39,7 +39,7 @@ def rebuild(
         presaved: Those of them that were saved above it.
         file: The user's file.
     """
-    state = RequestState(file, Surroundings(glbls | lcls))
+    state = RequestState(file, CapturedObjects(glbls | lcls))
     block = RequestBlock(_compiled(source), glbls, lcls, state)
     block.presaved = presaved
     return block

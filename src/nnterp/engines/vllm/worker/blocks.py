@@ -18,10 +18,10 @@ from nnsight.intervention.interleaver import Event, Mediator, Pending
 
 from nnterp.engines.vllm.envoys.adapter import StepContent
 from nnterp.engines.vllm.worker.batcher import RefusedSplice, RowBatcher
+from nnterp.engines.vllm.worker.captured import CapturedObjects
 from nnterp.engines.vllm.worker.handles import PrivateHandle
 from nnterp.engines.vllm.worker.random_state import random_state, set_random_state
 from nnterp.engines.vllm.worker.request_state import RequestState
-from nnterp.engines.vllm.worker.surroundings import Surroundings
 from nnterp.engines.vllm.worker.thread_state import thread_state
 from nnterp.tracing.open_values import OpenValues
 from nnterp.tracing.steps import end_loop, raise_in
@@ -69,7 +69,7 @@ class RequestBlock(Mediator):
     def convert(cls, mediator: Mediator, file: str) -> None:
         """Turn a mediator that nnsight built for a request into one of these."""
         mediator.__class__ = cls
-        mediator.state = RequestState(file, Surroundings({}))
+        mediator.state = RequestState(file, CapturedObjects({}))
 
     def _run(self) -> None:
         try:

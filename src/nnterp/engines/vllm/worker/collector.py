@@ -15,7 +15,7 @@ from nnsight.intervention.errors import capture_exception
 from nnsight.util import apply
 from torch import Tensor
 
-from nnterp.collecting.gather import Gather, Nowhere
+from nnterp.collecting.gather import Gather, NullStore
 from nnterp.collecting.selections import Apply, Picked, Selection, Span
 from nnterp.engines.vllm.envoys.adapter import batched
 from nnterp.engines.vllm.worker.batcher import RowBatcher
@@ -56,7 +56,7 @@ class Collector:
         self._batcher: RowBatcher = model.interleaver.batcher
         self._has_adapters = model.interleaver.adapters is not None
         self._store = store
-        self._gather = Gather(wanted, store or Nowhere())
+        self._gather = Gather(wanted, store or NullStore())
         self._sources: dict[str, list[_Source]] = {}
         #: What the step had of values that come in two parts, when the earlier came by.
         self._parts: dict[Place, Tensor] = {}
@@ -146,7 +146,7 @@ class Collector:
         if self._store is None:
             return None
         try:
-            self._store.flush_to_host()
+            self._store.flush()
         except Exception as error:  # on the way to the host
             self.error = self.error or capture_exception(error)
         if not keep:

@@ -13,13 +13,13 @@ import ctypes
 
 #: From malloc.h. Below the first, the heap's free end is kept; above the other, memory is
 #: the system's own, and 32 MB is the most glibc takes.
-_TRIM_THRESHOLD, _KEPT = -1, 256 << 20
-_MMAP_THRESHOLD, _OWN = -3, 32 << 20
+_TRIM_THRESHOLD, _FREE_HEAP_KEPT = -1, 256 << 20
+_MMAP_THRESHOLD, _LARGEST = -3, 32 << 20
 
 
 def keep_freed_memory() -> None:
     """Have glibc keep up to 256 MB of free heap for this process; elsewhere, do nothing."""
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:
-        tune(_MMAP_THRESHOLD, _OWN)
-        tune(_TRIM_THRESHOLD, _KEPT)
+        tune(_MMAP_THRESHOLD, _LARGEST)
+        tune(_TRIM_THRESHOLD, _FREE_HEAP_KEPT)

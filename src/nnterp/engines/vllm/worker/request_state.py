@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from nnterp.engines.vllm.worker.captured import CapturedObjects
 from nnterp.engines.vllm.worker.saved import Saved
-from nnterp.engines.vllm.worker.surroundings import Surroundings
 from nnterp.engines.vllm.worker.thread_state import Turn
 from nnterp.tracing.block_state import BlockState
 
@@ -15,7 +15,7 @@ class RequestState(BlockState):
 
     Args:
         file: Where the user wrote the block.
-        surroundings: The objects around it, as they arrived; none for an installed edit, whose
+        captured: The objects around it, as they arrived; none for an installed edit, whose
             requests share them.
 
     Attributes:
@@ -28,10 +28,10 @@ class RequestState(BlockState):
         own_random: The states of the generators it draws from, where they are kept apart.
     """
 
-    def __init__(self, file: str, surroundings: Surroundings) -> None:
+    def __init__(self, file: str, captured: CapturedObjects) -> None:
         super().__init__()
         self.file = file
-        self.surroundings = surroundings
+        self.captured = captured
         self.cached_tokens = 0
         self.steps = 0
         self.edited = False

@@ -92,7 +92,7 @@ class CallersStore(Store):
         """Let go of everything."""
         self.deliver({})
 
-    def flush_to_host(self) -> None:
+    def flush(self) -> None:
         """Wait until everything that was put is there, before any of it is delivered.
 
         Raises:

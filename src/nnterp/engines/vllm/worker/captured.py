@@ -40,7 +40,7 @@ class _Remembered(NamedTuple):
     then: Any
 
 
-class Surroundings:
+class CapturedObjects:
     """The objects around a block in the worker, as they arrived with it.
 
     Args:
