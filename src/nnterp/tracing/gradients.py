@@ -1,10 +1,11 @@
 """Gradients of served values.
 
-Where gradients are kept, what a block is given is a tensor of its own that the model's onward
-computation is made of, so that autograd brings it the gradient of the value. The engine adapter puts it there without changing a number. nnsight serves ``.grad`` inside ``with loss.backward():`` in the
-order in which autograd comes by, and knows tensors by their ids alone; here the gradients of
-served values are kept as they pass, to be read in any order, and one that never passes is
-refused in words.
+Where gradients are kept, a block is given a tensor of its own that the model's onward
+computation is made of, so that autograd brings it the gradient of the value. The engine adapter
+puts it there without changing a number. nnsight serves ``.grad`` inside
+``with loss.backward():`` in the order in which autograd comes by, and knows tensors by their ids
+alone; here the gradients of served values are kept as they pass, to be read in any order, and
+one that never passes is refused in words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM's worker with the standard vocabulary in it, on a GPU or a CPU.
+"""vLLM's model runner with the standard vocabulary in it, on a GPU or a CPU.
 
 Blocks run in the worker, so the envoys they were written against have to be there: once
 vLLM has loaded the model, the runner builds around it the tree the client built around
