@@ -35,13 +35,19 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def tree(file: Path) -> ast.Module:
+    """The module in ``file``, parsed."""
+    return ast.parse(file.read_text())
+
+
+@cache
 def imports() -> dict[str, set[str]]:
     """The modules of the package that each of its modules imports."""
     known = modules()
     graph: dict[str, set[str]] = {}
     for name, file in known.items():
         named: set[str] = set()
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 assert not node.level, f"{name} imports by a relative path"
                 for alias in node.names:
@@ -93,7 +99,7 @@ def in_order(graph: Mapping[str, Iterable[str]]) -> Iterator[str]:
 
 def summary(file: Path) -> str:
     """The first paragraph of a module's docstring, on one line."""
-    docstring = ast.get_docstring(ast.parse(file.read_text()))
+    docstring = ast.get_docstring(tree(file))
     assert docstring is not None, f"{file} says nothing of itself"
     return " ".join(docstring.partition("\n\n")[0].split())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
+from itertools import chain
 
 import layout
 
@@ -52,7 +54,7 @@ def test_one_module_owns_the_lifetime_of_tensors() -> None:
         # Those that check an engine are its callers, and copy as callers do.
         if name == "nnterp.lifetime" or name.startswith("nnterp.tools"):
             continue
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(layout.tree(file)):
             if isinstance(node, ast.Attribute) and node.attr in owned:
                 found.append(f"{name}:{node.lineno} {node.attr}")
     assert found == []
@@ -60,13 +62,14 @@ def test_one_module_owns_the_lifetime_of_tensors() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
-    required = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    extras = chain.from_iterable(project["optional-dependencies"].values())
+    required = [*project["dependencies"], *extras]
     declared = {re.split(r"[<>=\[]", line)[0].replace("-", "_") for line in required}
     # numpy is torch's and transformers' both, and used only where they hand it over.
-    provided = declared | {"nnterp", "vllm", "numpy", *layout.sys.stdlib_module_names}
+    provided = declared | {"nnterp", "vllm", "numpy", *sys.stdlib_module_names}
     undeclared = set()
     for name, file in layout.modules().items():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(layout.tree(file)):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
