@@ -17,7 +17,7 @@ from nnterp.engines.transformers.envoys.own_attention import (
 from nnterp.families import llama
 from nnterp.families.bloom import RENAME
 from nnterp.sites.base import Site
-from nnterp.sites.choice import ByConfig
+from nnterp.sites.choice import Either, configured
 from nnterp.sites.mapped import changed_later
 from nnterp.sites.primitive import Output
 from nnterp.sites.source import BY_TOKEN, OperationOutput
@@ -37,10 +37,12 @@ class Attention(OwnAttention):
     between = dict.fromkeys(("attention_queries", "attention_keys"), "attention_values")
 
 
-def where(unrotated: int, rotated: Site) -> ByConfig:
+def where(unrotated: int, rotated: Site) -> Either:
     """Where a value is: with ALiBi, as it left the projection."""
-    return ByConfig(
-        "alibi", OperationOutput("self__split_heads", index=unrotated, axes=BY_TOKEN), rotated
+    return Either(
+        configured("alibi"),
+        OperationOutput("self__split_heads", index=unrotated, axes=BY_TOKEN),
+        rotated,
     )
 
 
@@ -55,9 +57,9 @@ ENVOYS = llama.ENVOYS | {
         attention_values=MadeBefore(
             where(2, OperationOutput("value_layer")), where(2, ROTATED_KEYS), repeats
         ),
-        attention_scores=ByConfig("alibi", scores(SOFTMAX), scores(SOFTMAX, which=0)),
-        attention_probabilities=ByConfig(
-            "alibi", OperationOutput(SOFTMAX), OperationOutput(SOFTMAX, which=0)
+        attention_scores=Either(configured("alibi"), scores(SOFTMAX), scores(SOFTMAX, which=0)),
+        attention_probabilities=Either(
+            configured("alibi"), OperationOutput(SOFTMAX), OperationOutput(SOFTMAX, which=0)
         ),
         attention_head_outputs=before_projection("dense"),
     ),

@@ -19,7 +19,7 @@ from nnterp.families.gemma2 import AFTER_ATTENTION, READOUT, RENAME
 from nnterp.families.gemma2 import AFTER_MLP as AFTER_EXPERTS
 from nnterp.lifetime import Reading
 from nnterp.sites.base import Site
-from nnterp.sites.choice import Either
+from nnterp.sites.choice import Either, has
 from nnterp.sites.mapped import zeros
 from nnterp.sites.primitive import FirstArgument, Output
 from nnterp.sites.routing import Choice, RouterLogits, router_near
@@ -45,8 +45,8 @@ STREAM = FirstArgument(of="..pre_feedforward_layernorm")
 OWN_EMBEDDING = "..post_per_layer_input_norm"
 
 AFTER_MLP = summed(
-    Either(OWN_EMBEDDING, AFTER_EXPERTS, zeros(of=AFTER_EXPERTS.of)),
-    Either(OWN_EMBEDDING, Output(of=OWN_EMBEDDING), AFTER_EXPERTS),
+    Either(has(OWN_EMBEDDING), AFTER_EXPERTS, zeros(of=AFTER_EXPERTS.of)),
+    Either(has(OWN_EMBEDDING), Output(of=OWN_EMBEDDING), AFTER_EXPERTS),
 )
 
 

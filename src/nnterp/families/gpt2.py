@@ -3,15 +3,12 @@
 A config can ask for eager attention in float32, which is then a method of the module.
 """
 
-from dataclasses import dataclass
-
-from nnsight.intervention.envoy import Envoy
+from typing import Any
 
 from nnterp.engines.transformers.envoys import Attention
 from nnterp.engines.transformers.envoys.own_attention import in_function
 from nnterp.families import llama
-from nnterp.sites.base import Site
-from nnterp.sites.choice import ByHost
+from nnterp.sites.choice import Either
 from nnterp.sites.source import OperationOutput
 
 __all__ = ["ENVOYS", "RENAME"]
@@ -24,17 +21,10 @@ RENAME = {
 }
 
 
-@dataclass(frozen=True)
-class Upcast(ByHost):
-    """A value that is elsewhere where the attention is computed in float32."""
-
-    site: Site
-    otherwise: Site
-
-    def here(self, host: Envoy) -> Site:
-        module = host._module
-        eager = module.config._attn_implementation == "eager"
-        return self.site if eager and module.reorder_and_upcast_attn else self.otherwise
+def upcasts(attention: Any) -> bool:
+    """Whether the attention is computed in float32, by a method of its own."""
+    module = attention._module
+    return module.config._attn_implementation == "eager" and module.reorder_and_upcast_attn
 
 
 METHOD = "self__upcast_and_reordered_attn"
@@ -42,7 +32,7 @@ METHOD = "self__upcast_and_reordered_attn"
 ENVOYS = llama.ENVOYS | {
     "layers.*.self_attn": Attention.placed(
         **{
-            name: Upcast(site, getattr(Attention, name).site)
+            name: Either(upcasts, site, getattr(Attention, name).site)
             for name, site in {
                 **in_function(METHOD),
                 "attention_head_outputs": OperationOutput(METHOD),

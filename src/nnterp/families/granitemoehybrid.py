@@ -7,7 +7,7 @@ the mixture of experts beside it add together, where there is one.
 from nnterp.engines.transformers.envoys import Mlp, RecurrentMixer
 from nnterp.families import granite
 from nnterp.families.granite import ADDED, READOUT, TOKEN_EMBEDDINGS
-from nnterp.sites.choice import Either
+from nnterp.sites.choice import Either, has
 from nnterp.sites.mapped import of_block, scaled, zeros
 from nnterp.sites.primitive import Output
 from nnterp.sites.two_part import summed
@@ -19,7 +19,7 @@ RENAME = granite.RENAME | {"mamba": "linear_attn", "shared_mlp": "mlp"}
 MIXTURE = "..block_sparse_moe"
 
 ADDED_BY_BOTH = summed(
-    Either(MIXTURE, scaled(Output(of=MIXTURE), of_block("residual_multiplier")), zeros()),
+    Either(has(MIXTURE), scaled(Output(of=MIXTURE), of_block("residual_multiplier")), zeros()),
     ADDED,
 )
 

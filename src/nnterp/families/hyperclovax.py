@@ -5,7 +5,7 @@ from nnterp.engines.transformers.envoys.readout import multiplied
 from nnterp.families import granite
 from nnterp.families.granite import RENAME, TOKEN_EMBEDDINGS
 from nnterp.sites.base import Site
-from nnterp.sites.choice import Either
+from nnterp.sites.choice import Either, has
 from nnterp.sites.mapped import of_block, scaled
 from nnterp.sites.primitive import Output
 
@@ -21,7 +21,7 @@ __all__ = [
 
 def _added(norm: str) -> Site:
     """What a half adds: multiplied at the add, after its norm if it has one."""
-    normed = Either(norm, Output(of=norm), Output())
+    normed = Either(has(norm), Output(of=norm), Output())
     return scaled(normed, of_block("residual_multiplier"))
 
 

@@ -5,7 +5,7 @@ The stream begins at the norm in the first block, and is halved between blocks e
 """
 
 from nnterp.engines.transformers.envoys import Layer, Mlp, RecurrentMixer
-from nnterp.sites.choice import Either
+from nnterp.sites.choice import Either, has
 from nnterp.sites.primitive import Argument, Output
 
 RENAME = {
@@ -17,7 +17,7 @@ RENAME = {
     "feed_forward": "mlp",
 }
 
-ENTERING = Either(has="pre_ln", site=Output(of="pre_ln"), otherwise=Argument("hidden"))
+ENTERING = Either(has("pre_ln"), Output(of="pre_ln"), Argument("hidden"))
 
 ENVOYS = {
     "layers.*": Layer.placed(layer_input=ENTERING),

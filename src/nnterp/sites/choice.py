@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,57 +37,36 @@ class ByHost(Site):
 
 @dataclass(frozen=True)
 class Either(ByHost):
-    """A value that is elsewhere in blocks that lack a module.
+    """A value that is at one of two sites.
 
     Attributes:
-        has: The module, by its path from the host.
-        site: Where the value is where there is one.
-        otherwise: Where it is where there is none.
+        when: Whether it is at the first, asked of the host: `has`, `takes`, `configured`, or a
+            function of the family's own.
+        site: The first.
+        otherwise: The second.
     """
 
-    has: str
+    when: Callable[[Any], bool]
     site: Site
     otherwise: Site
 
     def here(self, host: Any) -> Site:
-        return self.site if find_module(host, self.has) is not None else self.otherwise
+        return self.site if self.when(host) else self.otherwise
 
 
-@dataclass(frozen=True)
-class IfTaken(ByHost):
-    """A value that is elsewhere in modules whose ``forward`` takes an argument.
-
-    Attributes:
-        argument: The argument.
-        site: Where the value is where it is taken.
-        otherwise: Where it is where it is not.
-    """
-
-    argument: str
-    site: Site
-    otherwise: Site
-
-    def here(self, host: Any) -> Site:
-        taken = self.argument in parameters(type(host._module).forward)
-        return self.site if taken else self.otherwise
+def has(path: str) -> Callable[[Any], bool]:
+    """Whether there is a module at ``path`` from the host."""
+    return lambda host: find_module(host, path) is not None
 
 
-@dataclass(frozen=True)
-class ByConfig(ByHost):
-    """A value that is elsewhere where the config sets ``field``.
+def takes(argument: str) -> Callable[[Any], bool]:
+    """Whether the host's ``forward`` takes ``argument``."""
+    return lambda host: argument in parameters(type(host._module).forward)
 
-    Attributes:
-        field: The config's field.
-        site: Where the value is where it is set.
-        otherwise: Where it is where it is not.
-    """
 
-    field: str
-    site: Site
-    otherwise: Site
-
-    def here(self, host: Any) -> Site:
-        return self.site if getattr(host.root._module.config, self.field) else self.otherwise
+def configured(field: str) -> Callable[[Any], bool]:
+    """Whether the model's config sets ``field``."""
+    return lambda host: bool(getattr(host.root._module.config, field))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ passes one tensor, a `SingleLayer`; so does every block of the Transformers back
 from __future__ import annotations
 
 from nnterp.engines.vllm.envoys.envoy import VLLMEnvoy
-from nnterp.sites.choice import IfTaken
+from nnterp.sites.choice import Either, takes
 from nnterp.sites.fused import FusedInput, FusedOutput
 from nnterp.sites.primitive import Argument, Output
 from nnterp.tracing.standard_value import StandardValue
@@ -49,8 +49,8 @@ class FusedLayer(VLLMLayer):
 class EitherLayer(VLLMLayer):
     """A block of vLLM's own in some releases, with two addends, and transformers' in others."""
 
-    _INPUT = IfTaken("residual", FusedInput(), Argument("hidden_states"))
-    _OUTPUT = IfTaken("residual", FusedOutput(), Output())
+    _INPUT = Either(takes("residual"), FusedInput(), Argument("hidden_states"))
+    _OUTPUT = Either(takes("residual"), FusedOutput(), Output())
 
     layer_input = StandardValue(values.LAYER_INPUT, _INPUT)
     layer_output = StandardValue(values.LAYER_OUTPUT, _OUTPUT)
