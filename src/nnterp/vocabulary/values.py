@@ -174,6 +174,19 @@ EXPERT_WEIGHTS = Value(
     writable_on=NEITHER,
 )
 
+#: The names of what exists inside attention, around and in its kernel.
+INSIDE_ATTENTION = frozenset(
+    value.name
+    for value in (
+        ATTENTION_QUERIES,
+        ATTENTION_KEYS,
+        ATTENTION_VALUES,
+        ATTENTION_SCORES,
+        ATTENTION_PROBABILITIES,
+        ATTENTION_HEAD_OUTPUTS,
+    )
+)
+
 #: The names of what a mixture's router says.
 ROUTING = frozenset({ROUTER_LOGITS.name, EXPERT_INDICES.name, EXPERT_WEIGHTS.name})
 

@@ -31,16 +31,6 @@ QUERIES = AttentionArgument(INTERFACE, 1, queries=1)
 KEYS = AttentionArgument(INTERFACE, 2, queries=1)
 VALUES = AttentionArgument(INTERFACE, 3, queries=1)
 
-#: The values that exist around and inside the call of the interface.
-INTERFACE_VALUES = (
-    values.ATTENTION_QUERIES,
-    values.ATTENTION_KEYS,
-    values.ATTENTION_VALUES,
-    values.ATTENTION_SCORES,
-    values.ATTENTION_PROBABILITIES,
-    values.ATTENTION_HEAD_OUTPUTS,
-)
-
 
 def in_eager(called: str) -> OperationInput:
     """What a call of the eager attention function is given first.
@@ -94,7 +84,7 @@ class Attention(AttentionEnvoy):
     )
 
     def unavailable(self, name: str) -> str | None:
-        if name not in {value.name for value in INTERFACE_VALUES}:
+        if name not in values.INSIDE_ATTENTION:
             return super().unavailable(name)
         if f"{INTERFACE}(" not in inspect.getsource(type(self._module).forward):
             return f"{type(self._module).__name__} computes attention without an {INTERFACE} call"
@@ -112,7 +102,7 @@ class SecondMixer(Attention):
     """An attention that runs after another mixer, what its block adds being the sum of both."""
 
     between: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        (value.name for value in INTERFACE_VALUES), values.ATTENTION_OUTPUT.name
+        values.INSIDE_ATTENTION, values.ATTENTION_OUTPUT.name
     )
 
 

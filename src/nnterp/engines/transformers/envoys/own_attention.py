@@ -166,13 +166,8 @@ class OwnAttention(AttentionEnvoy):
 
 _PATTERN = (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name)
 
-#: The values that another implementation may compute elsewhere, or not at all.
-_INSIDE = (
-    values.ATTENTION_QUERIES.name,
-    values.ATTENTION_KEYS.name,
-    values.ATTENTION_VALUES.name,
-    *_PATTERN,
-)
+#: The names of what another implementation may compute elsewhere, or not at all.
+_INSIDE = values.INSIDE_ATTENTION - {values.ATTENTION_HEAD_OUTPUTS.name}
 
 
 def in_function(name: str) -> dict[str, Site]:

@@ -28,15 +28,6 @@ QUERIES = Argument("query", of=KERNEL)
 KEYS = Argument("key", of=KERNEL)
 VALUES = Argument("value", of=KERNEL)
 
-KERNEL_VALUES = (
-    values.ATTENTION_QUERIES,
-    values.ATTENTION_KEYS,
-    values.ATTENTION_VALUES,
-    values.ATTENTION_SCORES,
-    values.ATTENTION_PROBABILITIES,
-    values.ATTENTION_HEAD_OUTPUTS,
-)
-
 
 def _recomputed(host: Any, raw: Any) -> Tensor:
     """``[heads, query, key]`` scores, of the queries and keys entering the kernel."""
@@ -152,7 +143,7 @@ class Attention(AttentionEnvoy):
         return self.get(KERNEL)._module.head_size_v
 
     def unavailable(self, name: str) -> str | None:
-        if name not in {value.name for value in KERNEL_VALUES}:
+        if name not in values.INSIDE_ATTENTION:
             return super().unavailable(name)
         kernel = find_module(self, KERNEL)
         if kernel is None:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from nnterp.engines.vllm.envoys.attention import (
     IN_KERNEL,
-    KERNEL_VALUES,
     AttentionEnvoy,
     masked_scores,
     pattern,
@@ -34,13 +33,11 @@ QUERIES = Argument("q", of=KERNEL)
 LATENTS = Argument("kv_c_normed", of=KERNEL)
 SHARED_FEATURES = Argument("k_pe", of=KERNEL)
 
-#: The values that the latents are projected for.
-_REBUILT = tuple(
-    value
-    for value in KERNEL_VALUES
-    if value not in (values.ATTENTION_QUERIES, values.ATTENTION_HEAD_OUTPUTS)
-)
-
+#: The names of what the latents are projected for.
+_REBUILT = values.INSIDE_ATTENTION - {
+    values.ATTENTION_QUERIES.name,
+    values.ATTENTION_HEAD_OUTPUTS.name,
+}
 
 _FROM_LATENTS = (
     "it is rebuilt from each token's latent, which is all that the engine holds of it; edit "
@@ -161,11 +158,11 @@ class LatentAttention(AttentionEnvoy):
         return rows.reshape(rows.shape[0], self.num_heads, -1)
 
     def unavailable(self, name: str) -> str | None:
-        if name not in {value.name for value in KERNEL_VALUES}:
+        if name not in values.INSIDE_ATTENTION:
             return super().unavailable(name)
         if "mla_attn" not in self._child_map:
             return "this block has no vLLM MLAAttention layer"
-        if name in {value.name for value in _REBUILT}:
+        if name in _REBUILT:
             if not self.kernel.kv_b_proj.weight.numel():
                 return "vLLM keeps the projection of the latents in a packed form only"
             recomputed = (values.ATTENTION_SCORES.name, values.ATTENTION_PROBABILITIES.name)
