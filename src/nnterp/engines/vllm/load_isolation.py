@@ -5,7 +5,7 @@ in the engine's process for the model itself. Its Transformers backend makes a d
 compilable in place: from then on every model of that class asks for vLLM's config as it is built
 and for vLLM's compiler as it is called. And where vLLM has a config class of its own for a
 ``model_type``, that replaces transformers' class. Both changes are undone here when the load is
-over; the engine's own model keeps them in a subclass of its own.
+over; the engine's own model keeps the change of its class, in a subclass.
 """
 
 from __future__ import annotations

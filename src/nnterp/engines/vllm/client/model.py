@@ -83,7 +83,7 @@ class StandardizedVLLM(VLLMVocabulary):
             kernel for its shape.
         MissingMainGuard: A script builds the engine at its top level.
         NotImplementedError: The decoder blocks are spread over the stages of a pipeline.
-        RuntimeError: ``taps`` are given for an engine in this process after vLLM's import.
+        RuntimeError: ``taps`` are for an engine in this process, which has imported vLLM already.
         TypeError: Nothing behind the class takes one of ``kwargs``.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """

@@ -87,7 +87,7 @@ class _Pickler(CustomCloudPickler):
 
 
 class _AnyName(dict[str, Any]):
-    """Is a namespace in which every name is bound."""
+    """Binds every name, to the name itself."""
 
     def __missing__(self, name: str) -> str:
         return name
