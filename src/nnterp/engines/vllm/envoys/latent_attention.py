@@ -34,7 +34,7 @@ QUERIES = Argument("q", of=KERNEL)
 LATENTS = Argument("kv_c_normed", of=KERNEL)
 SHARED_FEATURES = Argument("k_pe", of=KERNEL)
 
-#: The values for which the latents are projected.
+#: The values that the latents are projected for.
 _REBUILT = tuple(
     value
     for value in KERNEL_VALUES
