@@ -1,1 +1,1 @@
-"""The vLLM engine: the model class, its worker, and the envoys of vLLM's blocks."""
+"""Serves the standard vocabulary on vLLM: the model class, its worker and their envoys."""

@@ -1,4 +1,4 @@
-"""An attribute of a library replaced for the time of a call."""
+"""Replaces an attribute of a library for the duration of a context."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
-    """While this is entered, ``owner.name`` is ``new``."""
+    """Set ``owner.name`` to ``new`` while entered, and restore it afterwards."""
     before = getattr(owner, name)
     setattr(owner, name, new)
     try:

@@ -1,8 +1,8 @@
-"""The standard vocabulary around a module that vLLM has built.
+"""Builds the standard vocabulary around a module that vLLM has built.
 
-The client's process has the module without weights, for blocks to be written against; the
-worker's has it with them, for blocks to run against. Both build the same tree of envoys, so
-that a block's envoys travel as names.
+The client's process has the module without weights, for blocks to be written against; the worker's
+has it with weights, for blocks to run against. Both build the same tree of envoys, so that a
+block's envoys can be pickled by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOGITS = EngineProvided("logits")
 
 
 class VLLMVocabulary(VLLMEnvoy, Standardized, VLLM):
-    """The vocabulary of a whole model on vLLM, in either process."""
+    """Serves the standard vocabulary of a whole model on vLLM, in either process."""
 
     logits = StandardValue(values.LOGITS, _LOGITS)
     next_token_probs = StandardValue(values.NEXT_TOKEN_PROBS, softmax_of_last(_LOGITS))
@@ -36,7 +36,7 @@ class VLLMVocabulary(VLLMEnvoy, Standardized, VLLM):
         return parallel_envoys()
 
     def _finish_tree(self) -> None:
-        """Check the tree that has been built, and let blocks keep nothing on it."""
+        """Check the tree that has been built, and stop blocks from storing anything on it."""
         self._serve_through_engine_envoys()
         self._check_tree()
         protect(self)
@@ -48,13 +48,18 @@ class VLLMVocabulary(VLLMEnvoy, Standardized, VLLM):
         return objects
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
+        """Refuse a projection, since the weights are in the engine.
+
+        Raises:
+            ValueError: Always; in a trace the worker's tree projects.
+        """
         raise ValueError(
             "project_on_vocab needs the weights, which are in the engine: call it in a trace"
         )
 
 
 class ModuleTree(VLLMVocabulary):
-    """The vocabulary around a module that is built already.
+    """Builds the vocabulary around a module that exists already.
 
     Args:
         module: The module, with or without weights.
@@ -62,7 +67,7 @@ class ModuleTree(VLLMVocabulary):
         family: The family to use, as `StandardizedVLLM` takes it.
         rename: Aliases to add to the family's, as nnsight takes them.
         envoys: Envoy classes to add to the family's, as nnsight takes them.
-        interleaver: What runs blocks beside the module's forward.
+        interleaver: The interleaver that runs blocks beside the module's forward.
     """
 
     def __init__(

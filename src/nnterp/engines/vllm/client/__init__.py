@@ -1,1 +1,1 @@
-"""The client's side of the vLLM engine: the model class, and its end of the engine."""
+"""Holds the client's side of the vLLM engine: the model class and its calls into the engine."""

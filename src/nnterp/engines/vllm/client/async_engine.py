@@ -1,7 +1,8 @@
-"""The caller's end of an engine that streams its outputs.
+"""Runs traced requests on vLLM's asynchronous engine and merges what their blocks saved.
 
-nnsight puts what a request's block saved on the request's last output. Here it comes by before
-that, and what the block did to the objects around it is done to the caller's own.
+nnsight attaches what a request's block saved to the request's last output.
+`StandardizedAsyncEngine` sees it before that, and applies what the block did to copies of the
+objects around it to the caller's own objects.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from nnterp.engines.vllm.transport.packing import hold
 
 
 class StandardizedAsyncEngine(AsyncLLM):
-    """vLLM's streaming engine, which keeps edited requests out of the shared cache.
+    """Serves traced requests on vLLM's streaming engine, and keeps them from sharing cached blocks.
+
+    A request with a block, and every request while edits are installed, gets a cache salt of its
+    own.
 
     Attributes:
         edits: The edits installed on the engine; while there are any, they run on every request.
-        packed: The blocks that have no request yet, by the id of their payload.
-        blocks: The block of each request in flight.
+        packed: The blocks whose request has not been added yet, by the ``id`` of their payload.
+        blocks: The block of each request in flight, by request id.
     """
 
     edits: list[Any]
@@ -33,14 +37,19 @@ class StandardizedAsyncEngine(AsyncLLM):
 
     @classmethod
     def convert(cls, engine: AsyncLLM, edits: list[Any]) -> None:
-        """Turn an engine vLLM built into one of these."""
+        """Turn an engine that vLLM built into a `StandardizedAsyncEngine`, in place.
+
+        Args:
+            engine: The engine.
+            edits: The list of edits installed on it.
+        """
         engine.__class__ = cls
         engine.edits = edits
         engine.packed = {}
         engine.blocks = {}
 
     def expect(self, block: PackedBlock) -> None:
-        """A request with this ``block`` is about to be added."""
+        """Register ``block``, whose request is about to be added."""
         self.packed[id(block.payload)] = block
 
     async def add_request(

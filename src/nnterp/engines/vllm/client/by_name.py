@@ -1,8 +1,8 @@
-"""Envoys that travel by name.
+"""Pickles envoys by name, so that a request does not carry the envoy tree.
 
-A block rides to vLLM's worker in its request, with the envoys in its scope. nnsight
-pickles the whole envoy tree for each; but the worker builds the same tree once, so here
-an envoy is sent as the name of its twin there.
+A request carries its block to vLLM's worker, with the envoys in the block's scope. nnsight pickles
+the whole envoy tree for each block; but the worker builds the same tree once, so here an envoy is
+pickled as a persistent id, which names the envoy at the same path in the worker's tree.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from nnterp.engines.vllm.transport.keys import persistent_id
 
 
 class ByNameInterleaver(Interleaver):
-    """The client's interleaver: it names each envoy as the tree is built.
+    """Gives each envoy of the client's tree its persistent id as the tree is built.
 
     Attributes:
-        taps: The locations that an engine on CUDA graphs serves; empty where all are.
+        taps: The locations that an engine on CUDA graphs serves; empty where all are served.
     """
 
     taps: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""The caller's own objects around a block, found by the references that the worker sends."""
+"""Finds the caller's own objects around a block, by the references that the worker sends."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from nnterp.engines.vllm.transport.references import (
 
 
 class Callers:
-    """The objects around a block in its caller's process, which are the caller's own.
+    """Holds the objects around a block in its caller's process, which are the caller's own.
 
     Args:
-        names: The names that the block uses from outside.
+        names: The names that the block uses from outside, with their values.
     """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
 
     def at(self, path: Path) -> Any:
-        """The object at ``path``.
+        """Return the object at ``path``, whose first step is one of the block's names.
 
         Raises:
-            LookupError, AttributeError, TypeError: There is none.
+            LookupError, AttributeError, TypeError: There is no object at ``path``.
         """
         (_, name), *steps = path
         value = self._names[name]
@@ -39,5 +39,5 @@ class Callers:
         return value
 
     def own(self, value: Any) -> Any:
-        """``value``, with the caller's own object in place of each reference."""
+        """Return ``value`` with the caller's own object in place of each reference."""
         return _with(value, lambda part: self.at(part.path) if type(part) is Outer else part)

@@ -1,9 +1,10 @@
-"""The caller's end of the engine.
+"""Runs traced requests on vLLM's synchronous engine and collects what their blocks saved.
 
-nnsight's engine asks the worker for saved values after each step in which a request ends, and
-sends along what every one of them returned. Most requests have no block, and few blocks read
-``tracer.result``: so only for requests with a block is the worker asked, and a result is
-sent to the blocks that turn out to wait for it.
+nnsight's engine asks the worker for saved values after each step in which a request ends, and sends
+along the output of every request that ended. Most requests have no block, and few blocks read
+``tracer.result``. So here the worker is asked only about requests with a block, or about all while
+edits are installed, and an output is sent only for a request that the worker's first answer leaves
+out, as it does one whose block waits for the output.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from nnterp.engines.vllm.transport.keys import has_block
 
 
 def salted(prompt: Any) -> Any:
-    """``prompt`` with a salt of its own, so that its request shares no cached keys and values.
+    """Return ``prompt`` with a salt of its own, so that its request shares no KV cache blocks.
 
-    Those of an edited request are not what its tokens alone would make.
+    The keys and values of an edited request are not what its tokens alone would make. An
+    `EngineCoreRequest` is salted in place.
+
+    Args:
+        prompt: Text, token ids, a mapping as vLLM takes it, or an `EngineCoreRequest`.
     """
     salt = uuid.uuid4().hex
     if isinstance(prompt, EngineCoreRequest):
@@ -37,12 +42,12 @@ def salted(prompt: Any) -> Any:
 
 
 class StandardizedEngine(NNsightLLMEngine):
-    """vLLM's engine, which puts on a finished request's output what its block saved.
+    """Attaches what a block saved to its request's finished output, on vLLM's synchronous engine.
 
     Attributes:
-        with_block: The requests in flight that carry a block or name edits.
+        with_block: The ids of the requests in flight that carry a block or name edits.
         edits: The edits installed on the engine; while there are any, they run on every request.
-        advance: Who wants to be told how many requests each step has finished.
+        advance: A function that is told after each step how many requests it finished, or None.
     """
 
     with_block: set[str]
@@ -51,7 +56,12 @@ class StandardizedEngine(NNsightLLMEngine):
 
     @classmethod
     def convert(cls, engine: LLMEngine, edits: list[Any]) -> None:
-        """Turn an engine vLLM built into one of these."""
+        """Turn an engine that vLLM built into a `StandardizedEngine`, in place.
+
+        Args:
+            engine: The engine.
+            edits: The list of edits installed on it.
+        """
         engine.__class__ = cls
         engine.with_block = set()
         engine.edits = edits
@@ -67,8 +77,9 @@ class StandardizedEngine(NNsightLLMEngine):
         return added
 
     def abort_request(self, request_ids: list[str], internal: bool = False) -> None:
+        """Abort requests, and have the workers forget the blocks of those that had one."""
         super().abort_request(request_ids, internal)
-        # vLLM's internal ids are the caller's with a suffix.
+        # vLLM's internal ids are the caller's ids with a suffix.
         given = {id.rpartition("-")[0] if internal else id for id in request_ids}
         ended = list(given & self.with_block)
         self.with_block.difference_update(ended)
@@ -76,6 +87,7 @@ class StandardizedEngine(NNsightLLMEngine):
             self._ask("collect_nnsight", ended, ended)
 
     def step(self) -> Any:
+        """Run a step of the engine, and attach what was saved to the outputs that it finished."""
         outputs = LLMEngine.step(self)
         if self.advance is not None:
             self.advance(sum(output.finished for output in outputs))
@@ -91,11 +103,13 @@ class StandardizedEngine(NNsightLLMEngine):
         waiting = {name: finished[name] for name in finished.keys() - collected.keys()}
         if waiting:
             ids = list(waiting)
-            # As bytes: vLLM's messages to the worker carry no objects of its own.
+            # Pickled here, because vLLM's messages to the worker cannot carry its own output
+            # objects.
             collected |= self._ask("collect_nnsight", ids, ids, pickle.dumps(waiting))
         for request_id, entry in collected.items():
             attach(finished[request_id], entry)
         return outputs
 
     def _ask(self, method: str, *args: Any) -> dict[str, dict[str, Any]]:
+        """Call ``method`` on the workers, and merge their answers by request id."""
         return merge_collected(self.engine_core.collective_rpc(method, args=args))

@@ -1,9 +1,9 @@
-"""Invokes, each of which is a request of its own here.
+"""Checks the inputs of invokes, each of which is a request of its own on vLLM.
 
-On transformers the invokes of a trace are the rows of one forward, and may wait for one
-another. vLLM schedules each by itself, perhaps in steps in which the others have no part, so
-that no block can wait for what another's has read; and a request is one sequence. What is
-said to whoever counts on either is here.
+On transformers the invokes of a trace are the rows of one forward, and may wait for one another.
+vLLM schedules each request by itself, perhaps in steps that the others have no part in, so no block
+can wait for what another block has read; and a request is one sequence. The errors for code that
+counts on either are raised here.
 """
 
 from __future__ import annotations
@@ -26,31 +26,39 @@ _TWO_TRACES = (
     "use it in the second like any variable"
 )
 
-#: The inputs of a model that are not made of its token ids.
+#: The inputs of a model that are not made from its token ids.
 _OWN_INPUTS = frozenset(ROW_FIELDS) - {"input_ids", "attention_mask", "special_tokens_mask"}
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
 class RequestTracer(StepTracer, VLLMTracer):
-    """nnsight's tracer, whose invokes are requests."""
+    """Traces as nnsight's vLLM tracer does, whose invokes are requests, and refuses barriers."""
 
     def barrier(self, n: int) -> NoReturn:
+        """Refuse a barrier, since requests cannot wait for one another.
+
+        Raises:
+            NotImplementedError: Always.
+        """
         raise NotImplementedError(f"tracer.barrier({n}) would wait for ever: {_TWO_TRACES}")
 
 
 def with_inputs_first(
     inputs: tuple[Any, ...], settings: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a trace or an invoke was given, with the model's inputs among the positional ones.
+    """Return a trace's or an invoke's arguments, the model's inputs among the positional ones.
 
     Args:
         inputs: The positional arguments.
-        settings: The others: sampling settings and, as transformers takes them,
+        settings: The keyword arguments: sampling settings and, as transformers takes them,
             ``input_ids`` and ``attention_mask``.
 
+    Returns:
+        The positional arguments, and the keyword arguments that are left.
+
     Raises:
-        TypeError: There are inputs that vLLM does not take.
+        TypeError: There are inputs that vLLM does not take, or named inputs without token ids.
     """
     settings = dict(settings)
     named = {name: settings.pop(name) for name in ROW_FIELDS if name in settings}
@@ -76,14 +84,14 @@ def with_inputs_first(
 
 
 def require_settings(settings: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse what is no sampling setting.
+    """Refuse keyword arguments that are not sampling settings.
 
     Args:
         settings: What a trace or an invoke was given beside its prompt.
-        known: The settings there are.
+        known: The names of the settings there are.
 
     Raises:
-        TypeError: One is none of them.
+        TypeError: A name in ``settings`` is not in ``known``.
     """
     for name in settings:
         if name not in known:
@@ -95,10 +103,10 @@ def require_settings(settings: Mapping[str, Any], known: Sequence[str]) -> None:
 
 
 def require_one(prompts: Sequence[Any]) -> None:
-    """Refuse several prompts where one is meant.
+    """Refuse any number of prompts but one, where one is expected.
 
     Raises:
-        ValueError: There are several.
+        ValueError: There is not exactly one.
     """
     if len(prompts) != 1:
         raise ValueError(
@@ -109,11 +117,14 @@ def require_one(prompts: Sequence[Any]) -> None:
 
 
 def explain_undefined(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Say of a name that one invoke lacks and another binds that it cannot come from there.
+    """Explain a NameError in one invoke for a name that another invoke binds.
+
+    The explanation, that values do not pass from one invoke to another, is added to the error's
+    message in place.
 
     Args:
         blocks: The trace's mediators, in the order of their requests.
-        outputs: Each request's finished output, as nnsight attached to it.
+        outputs: Each request's finished output, with what nnsight attached to it.
     """
     for block, output in zip(blocks, outputs, strict=True):
         error = getattr(output, "nnsight_error", None) or {}
@@ -126,6 +137,7 @@ def explain_undefined(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
 
 
 def _bound(node: ast.AST) -> set[str]:
+    """Return the names that the code under ``node`` binds."""
     return {
         name.id
         for name in ast.walk(node)

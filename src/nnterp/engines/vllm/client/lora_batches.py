@@ -1,7 +1,7 @@
-"""Which prompts of a `collect` run with an adapter, and which together.
+"""Groups the prompts of a `collect` into batches by whether they have a LoRA adapter.
 
-vLLM's CPU engine gives a request without an adapter the weights of one that another request
-of the step has: so the ones without run apart from the ones with.
+vLLM's CPU engine gives a request without an adapter the weights of an adapter that another request
+of the step has: so prompts without an adapter run apart from those with one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 
 def adapters_of(lora_request: Any, prompts: int) -> list[Any]:
-    """The adapter of each prompt, or None.
+    """Return the LoRA adapter of each prompt, or None for a prompt without one.
 
     Args:
-        lora_request: One for all, or a list of one or None for each.
-        prompts: How many there are.
+        lora_request: One adapter for all prompts, or a list with an adapter or None for each.
+        prompts: The number of prompts.
 
     Raises:
-        ValueError: The list is of another length.
+        ValueError: The list has another length.
     """
     if not isinstance(lora_request, (list, tuple)):
         return [lora_request] * prompts
@@ -28,7 +28,12 @@ def adapters_of(lora_request: Any, prompts: int) -> list[Any]:
 
 
 def batches(adapters: Sequence[Any], at_once: int) -> Iterator[list[int]]:
-    """The prompts to run together, ``at_once`` of them at most, by index."""
+    """Yield batches of prompts to run together, each as a list of indices.
+
+    Args:
+        adapters: The adapter of each prompt, or None.
+        at_once: The most prompts in a batch.
+    """
     for with_one in (False, True):
         alike = [i for i, adapter in enumerate(adapters) if (adapter is not None) == with_one]
         for start in range(0, len(alike), at_once):

@@ -1,7 +1,8 @@
-"""Merging what a trace's requests saved into one trace's results.
+"""Merges what a trace's requests saved into one trace's results.
 
-Each invoke rides a request of its own. What the worker could only note down is said in the
-caller's process, and what a block did to the objects around it is done to the caller's own.
+Each invoke is sent in a request of its own. Warnings that the worker could only record are issued
+in the caller's process, and what a block did to copies of the objects around it is applied to the
+caller's own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from nnterp.lifetime import copied
 
 
 def prepare(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Ready what came back for nnsight to hand to the trace.
+    """Prepare the saved values that came back for nnsight to hand to the trace.
 
     Args:
         blocks: The trace's mediators, in the order of their requests.
-        outputs: Each request's finished output, as nnsight attached to it.
+        outputs: Each request's finished output, with what nnsight attached to it.
     """
     failures = []
     for block, output in zip(blocks, outputs, strict=True):
@@ -31,13 +32,14 @@ def prepare(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
         if error and not error["is_control_flow"]:
             failures.append(error)
     if len(failures) > 1:
-        # nnsight raises the first.
+        # nnsight raises the first failure only.
         failures[0]["traceback"] += f"\n\n{len(failures) - 1} more of the trace's requests failed"
     returned = [_saves(output) for output in outputs]
     merge(blocks, returned)
     for block in blocks:
-        # nnsight would put together what it takes for copies. What was an object before the trace
-        # still is that one, and None is everyone's.
+        # nnsight would merge the values of the names in `presaved`, which it takes for copies. A
+        # name that still refers to the object it had before the trace needs no merging, nor does
+        # None.
         block.presaved -= {
             name
             for name in block.presaved
@@ -57,25 +59,27 @@ def prepare(blocks: Sequence[Any], outputs: Sequence[Any]) -> None:
 
 
 def say(block: Any, error: dict[str, Any]) -> None:
-    """Warn, at the line of ``block``, of what its worker noted down in ``error``."""
+    """Issue the warnings that the worker recorded in ``error``, at the line of ``block``."""
     for message in error.get(WARNINGS_KEY, ()):
         _warn(block, message)
 
 
 def merge(blocks: Sequence[Any], returned: Sequence[Iterable[dict[str, Any]]]) -> None:
-    """Do to the caller's own objects what the blocks did to copies.
+    """Apply to the caller's own objects the changes that blocks made to copies of them.
 
     Args:
         blocks: The mediators.
-        returned: What each one's runs saved, by name, and under `CHANGES_KEY` changed. The
-            changes are taken out, and what refers to one of the caller's objects becomes it.
+        returned: For each block, what each of its runs saved, by name, and its changes under
+            `CHANGES_KEY`. It is modified in place: the changes are removed, and each reference to
+            one of the caller's objects is replaced with that object.
     """
     changed: list[tuple[Path, Any, Change]] = []
     for block, runs in zip(blocks, returned, strict=True):
         callers = Callers(block.outside)
         for saves in runs:
             for path, change in saves.pop(CHANGES_KEY, ()):
-                # All paths are followed before a change can lead one astray.
+                # All paths are followed before a change is applied, since a change can alter what a
+                # path leads to.
                 try:
                     changed.append((path, callers.at(path), change.mapped(callers.own)))
                 except (LookupError, AttributeError, TypeError):
@@ -87,7 +91,7 @@ def merge(blocks: Sequence[Any], returned: Sequence[Iterable[dict[str, Any]]]) -
 
 
 def _done(changed: Sequence[tuple[Path, Any, Change]]) -> Iterable[str]:
-    """Do changes to their targets; what has to be said of it."""
+    """Apply each change to its target, and yield the warnings to issue about it."""
     before = {id(to): _copy(to) for _, to, change in changed if isinstance(change, Numbers)}
     touched: dict[int, Touched] = {}
     said: set[int] = set()
@@ -109,14 +113,16 @@ def _done(changed: Sequence[tuple[Path, Any, Change]]) -> Iterable[str]:
 
 
 def _copy(numbers: Any) -> Any:
+    """Return a copy of a tensor or an array."""
     return copied(numbers.detach()) if hasattr(numbers, "detach") else numbers.copy()
 
 
 def _saves(output: Any) -> list[dict[str, Any]]:
-    """What an output's sequences saved; one, unless ``n`` asked for more."""
+    """Return what each sequence of an output saved; there is one unless ``n`` asked for more."""
     return getattr(output, "nnsight_sequences", None) or [output.nnsight_saves]
 
 
 def _warn(block: Any, message: str) -> None:
+    """Issue ``message`` as a warning at the line of ``block``."""
     line = block.node.lineno if block.node is not None else 1
     warnings.warn_explicit(message, UserWarning, block.code.co_filename, line)

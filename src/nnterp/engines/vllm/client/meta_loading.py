@@ -1,4 +1,4 @@
-"""Building vLLM's model without weights, on a host that may have no accelerator."""
+"""Builds vLLM's model without weights, on a host that may have no accelerator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnterp.engines.vllm.replaced import replaced
 
 @contextlib.contextmanager
 def without_accelerator() -> Iterator[None]:
-    """Let vLLM's loader tidy an accelerator's memory on a host that has none."""
+    """Let vLLM's loader empty an accelerator's memory cache on a host that has no accelerator."""
     if torch.accelerator.is_available():
         yield
         return
@@ -25,7 +25,11 @@ def without_accelerator() -> Iterator[None]:
 
 @cache
 def pack_without_values() -> torch.library.Library | None:
-    """Let vLLM's CPU build pack experts that have a shape and no values, as here they have."""
+    """Let vLLM's CPU build pack experts that have a shape and no values, as they have none here.
+
+    Returns:
+        The library with the operator's meta kernel, or None where vLLM has no such operator.
+    """
     import vllm._custom_ops
 
     assert vllm._custom_ops  # which loads the operators
@@ -38,9 +42,11 @@ def pack_without_values() -> torch.library.Library | None:
 
 @contextlib.contextmanager
 def zeros_from_meta() -> Iterator[None]:
-    """Let a constructor take a tensor it just built to the host, from a device without values.
+    """Make ``Tensor.cpu`` return zeros for a meta tensor, while entered.
 
-    nnsight lets it read one as a list; Apertus reads the constants of its activation so.
+    A constructor may copy a tensor that it has just built to the host, to read its values. nnsight
+    serves ``Tensor.tolist`` on a meta tensor; Apertus reads the constants of its activation with
+    ``Tensor.cpu``.
     """
     real = Tensor.cpu
 

@@ -1,4 +1,4 @@
-"""`StandardizedVLLM`: the standard vocabulary on vLLM."""
+"""Loads a model on vLLM and serves the standard vocabulary in its traces."""
 
 from __future__ import annotations
 
@@ -53,34 +53,37 @@ from nnterp.sites.two_part import locations
 from nnterp.tracing.saves import warn_of_unnamed
 from nnterp.vocabulary.names import Place, places
 
-#: The prompts of a `collect` that the engine has waiting at a time.
+#: The most prompts of a `collect` that wait in the engine at a time.
 _WAITING = 2048
 
 
 class StandardizedVLLM(VLLMVocabulary):
-    """nnsight's `VLLM` with every decoder family in one vocabulary.
+    """Extends nnsight's `VLLM` to serve every decoder family in one vocabulary.
 
-    Everything `VLLM` takes and does still works. A request is one sequence, so ``batch``
-    is 1 throughout; several prompts are several invokes.
+    Everything `VLLM` takes and does still works, except pipeline parallelism. A request is one
+    sequence, so ``batch`` is 1 throughout; several prompts are several invokes.
 
     Args:
         repo_id: A hub id or a checkpoint's folder.
-        family: The family to use in place of that of the checkpoint's ``model_type``: a
-            name, or a module shaped like those in `nnterp.families.vllm`.
+        family: The family to use in place of that of the checkpoint's ``model_type``: a name, or a
+            module shaped like those in `nnterp.families.vllm`.
         rename: Aliases to add to the family's, as nnsight takes them.
         envoys: Envoy classes to add to the family's, as nnsight takes them.
         taps: Values to serve on an engine that replays CUDA graphs, by name:
-            ``["layers.*.layer_output"]``. Without, the engine runs eagerly and serves all.
-        **kwargs: For `VLLM`: ``dtype``, ``dispatch``, ``mode``, ``max_model_len``,
+            ``["layers.*.layer_output"]``. Without it the engine runs eagerly and serves all values.
+        **kwargs: Arguments of `VLLM`: ``dtype``, ``dispatch``, ``mode``, ``max_model_len``,
             ``gpu_memory_utilization``, ``tensor_parallel_size``, ...
 
     Raises:
         ImportError: vLLM is not installed.
         CheckpointNotFound: ``repo_id`` names no readable checkpoint.
-        UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
-        UnservableCheckpoint: vLLM refuses its config, or this host's engine its shape.
+        UnsupportedFamily: There is no family for the checkpoint's ``model_type`` or of the name
+            ``family``, or the family's decoder blocks are not in the model.
+        UnservableCheckpoint: vLLM refuses the checkpoint's config, or this host's engine has no
+            kernel for its shape.
         MissingMainGuard: A script builds the engine at its top level.
-        NotImplementedError: The blocks are spread over the stages of a pipeline.
+        NotImplementedError: The decoder blocks are spread over the stages of a pipeline.
+        RuntimeError: ``taps`` are for an engine in this process, which has imported vLLM already.
         TypeError: Nothing behind the class takes one of ``kwargs``.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
@@ -138,7 +141,7 @@ class StandardizedVLLM(VLLMVocabulary):
             return super()._load(repo_id, **kwargs)
 
     def _resolve_taps(self, module: nn.Module) -> tuple[str, ...]:
-        """The locations of ``taps``: standard names, or nnsight's own patterns of modules."""
+        """Return the locations of ``taps``, given as standard names or as nnsight's patterns."""
         wanted, self.taps = self.taps, ()
         # The client's own tree is built later, around the module returned by the load.
         tree = ModuleTree(
@@ -158,7 +161,7 @@ class StandardizedVLLM(VLLMVocabulary):
             for place in places(tap, tree.num_layers):
                 host = require_served(tree, place)
                 resolved += locations(getattr(type(host), place.value.name).site, host)
-        # Logits are handed over after the forward, by no graph.
+        # Logits are served after the forward, and are part of no graph.
         found = tuple(dict.fromkeys(at for at in resolved if not at.endswith(".logits")))
         if not found:
             raise ValueError("logits need no tap; name a value inside the model, or leave taps out")
@@ -185,6 +188,7 @@ class StandardizedVLLM(VLLMVocabulary):
         return super()._batch(requests, fn)
 
     def _prompt(self, *inputs: Any) -> Any:
+        """Return the one prompt that a request was given, as vLLM takes it."""
         from vllm.inputs import TokensPrompt
 
         require_one(inputs)
@@ -196,6 +200,7 @@ class StandardizedVLLM(VLLMVocabulary):
         return prompt if isinstance(prompt, str) else TokensPrompt(prompt_token_ids=prompt)
 
     def _attach_mediators(self, params: list, **kwargs: Any) -> list:
+        """Attach the packed payload of each block to the sampling params of its request."""
         payloads = Payloads()
         for block in self.interleaver.mediators:
             payload = payloads.pack(block)
@@ -244,6 +249,7 @@ class StandardizedVLLM(VLLMVocabulary):
         advance: Callable[[int], Any],
         lora_request: Any,
     ) -> Mapping[Place, Tensor]:
+        """Run a `collect` in the engine, and return the rows that it kept at each place."""
         from vllm import SamplingParams
 
         if self._async_engine:
@@ -290,5 +296,6 @@ class StandardizedVLLM(VLLMVocabulary):
 
     @staticmethod
     def _shows_progress(requests: int) -> bool:
-        # vLLM divides by the time a bar has measured, and a disabled bar measures none.
+        """Return whether vLLM shows its progress bar for this number of requests."""
+        # vLLM divides by the time that a bar has measured, and a disabled bar measures none.
         return requests >= BAR_FROM and os.environ.get("TQDM_DISABLE", "0") in ("", "0")

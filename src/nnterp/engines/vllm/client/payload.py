@@ -1,9 +1,10 @@
-"""How a block gets to the worker.
+"""Packs a trace's blocks into the bytes from which the worker rebuilds them.
 
-A block rides in its request: the source of its body, and the values of the names it uses.
-The requests of a trace mostly share both, written as they are in one ``with``, so a body is
-reduced to source once, the values are pickled once for requests that use the very same
-ones, and the worker compiles a source once. Each request still gets values of its own.
+A request carries its block: the source of the block's body, and the values of the names it uses.
+The requests of a trace mostly share both, because their blocks are written in one ``with``
+statement. So a body is reduced to source once, the values are pickled once for requests that use
+the very same ones, and the worker compiles a source once. Each request still gets values of its
+own.
 """
 
 from __future__ import annotations
@@ -21,26 +22,30 @@ from nnsight.tracing.tracer import _saves
 from nnterp.engines.vllm.transport.arrival import Arriving
 from nnterp.lifetime import copied
 
-#: Bodies that are kept reduced to source.
+#: How many bodies are cached in reduced form, as source.
 _REDUCED = 256
 
 
 class Payloads:
-    """The payloads of one trace's blocks."""
+    """Packs the blocks of one trace, and equal ones once."""
 
     def __init__(self) -> None:
         self._packed: dict[Any, bytes] = {}
 
     def pack(self, block: Mediator) -> bytes:
-        """What ``block`` is rebuilt from in the worker, as bytes."""
+        """Return the bytes from which the worker rebuilds ``block``.
+
+        Sets ``block.presaved``, the names that were bound and saved above the block, and
+        ``block.outside``, the names that it uses from outside with their values.
+        """
         source, names = _reduced(block.node)
         lcls = {name: block.lcls[name] for name in names if name in block.lcls}
         glbls = {}
         for name in names - lcls.keys():
-            # A nested block's globals find names that they do not list.
+            # The globals of a nested block find names that they do not list.
             with contextlib.suppress(KeyError):
                 glbls[name] = block.glbls[name]
-        # What was bound and saved above the block is one object to all of the trace's.
+        # What was bound and saved above the block is one object, shared by all blocks of the trace.
         saved = _saves()
         block.presaved = {name for name, value in lcls.items() if id(value) in saved}
         block.outside = glbls | lcls
@@ -54,22 +59,23 @@ class Payloads:
 
 
 class PackedBlock(Mediator):
-    """A block whose payload is packed, and takes the place of what nnsight would pickle.
+    """Carries a packed payload in place of what nnsight would pickle of the mediator.
 
     Attributes:
-        payload: What the worker rebuilds it from.
-        outside: The names that it uses from outside.
+        payload: The bytes from which the worker rebuilds the block.
+        outside: The names that the block uses from outside, with their values.
     """
 
     payload: bytes
     outside: dict[str, Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as an empty string, because the payload is sent instead."""
         return str, ()
 
 
 class _Pickler(CustomCloudPickler):
-    """nnsight's pickler, except that a tensor takes along its own numbers only.
+    """Pickles as nnsight's pickler does, except that a tensor takes along its own elements only.
 
     torch pickles a tensor's whole storage, of which a row is a small part.
     """
@@ -81,7 +87,7 @@ class _Pickler(CustomCloudPickler):
 
 
 class _AnyName(dict[str, Any]):
-    """A namespace in which every name is bound."""
+    """Binds every name, to the name itself."""
 
     def __missing__(self, name: str) -> str:
         return name
@@ -89,6 +95,6 @@ class _AnyName(dict[str, Any]):
 
 @lru_cache(_REDUCED)
 def _reduced(node: Any) -> tuple[str, frozenset[str]]:
-    """A ``with`` statement's body as source, and the names it may take from outside."""
+    """Return a ``with`` statement's body as source, and the names it may take from outside."""
     source, names, _ = reduce_block(node, _AnyName(), {})
     return source, frozenset(names)

@@ -1,7 +1,7 @@
-"""What can be found wrong before an engine starts.
+"""Checks before an engine starts for everything that can be known to be wrong.
 
-An engine takes half a minute to start and fails in another process, with little to say.
-Everything that can be known beforehand is checked here, in the caller's process.
+An engine takes half a minute to start, and fails in another process with an error that says little.
+So whatever can be known beforehand is checked here, in the caller's process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GUARD_ADVICE = (
 
 
 def require_vllm() -> None:
-    """Raise ImportError, naming the extra to install, where there is no vLLM."""
+    """Raise ImportError, naming the extra to install, where vLLM is not installed."""
     if importlib.util.find_spec("vllm") is None:
         raise ImportError(
             "StandardizedVLLM needs vLLM, which is not installed: pip install 'nnterp[gpu]' on a "
@@ -39,7 +39,7 @@ def require_vllm() -> None:
 
 
 def platform() -> str:
-    """Where vLLM runs: ``cpu``, ``cuda``, ..."""
+    """Return the type of device that vLLM runs on: ``cpu``, ``cuda``, ..."""
     from vllm.platforms import current_platform
 
     return current_platform.device_type
@@ -58,11 +58,14 @@ def require_main_guard() -> None:
 
 
 def require_one_stage(arguments: Mapping[str, Any]) -> None:
-    """Refuse to spread the blocks over the stages of a pipeline.
+    """Refuse to spread the decoder blocks over the stages of a pipeline.
+
+    Args:
+        arguments: The keyword arguments of the engine.
 
     Raises:
-        NotImplementedError: They are: each stage would be a process with some of the blocks,
-            and what a user writes for one request runs in one.
+        NotImplementedError: ``pipeline_parallel_size`` is not 1. Each stage would be a process with
+            some of the decoder blocks, and what a user writes for one request runs in one process.
     """
     stages = arguments.get("pipeline_parallel_size", 1)
     if stages != 1:
@@ -73,13 +76,17 @@ def require_one_stage(arguments: Mapping[str, Any]) -> None:
 
 
 def break_graphs(environment: Any = os.environ) -> None:
-    """Have the engine started next break its CUDA graphs, at its attention and at its taps.
+    """Make the engine that is started next break its CUDA graphs at its attention and at its taps.
 
-    vLLM decides whether attention breaks a graph as it is imported: an engine in a process
-    that has imported it beforehand would record attention whole, and replay it wrong.
+    vLLM decides whether attention breaks a graph when attention's module is imported: an engine in
+    a process that has imported it beforehand would record attention whole, and replay it wrong. If
+    this process has imported it, the engine's process is made to start by spawning.
+
+    Args:
+        environment: The environment variables to read and set.
 
     Raises:
-        RuntimeError: The engine is to run in this process, which is too late for it.
+        RuntimeError: The engine is to run in this process, which has imported the module already.
     """
     decided = "vllm.model_executor.layers.attention.attention" in sys.modules
     if environment.get(BREAK_GRAPHS, "0") == "0":
@@ -94,12 +101,12 @@ def break_graphs(environment: Any = os.environ) -> None:
         environment["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 
 
-#: vLLM's own switch.
+#: The environment variable that makes vLLM record CUDA graphs with breaks.
 BREAK_GRAPHS = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
 
 def engine_is_spawned() -> bool:
-    """Whether vLLM will start the engine by spawning, which re-imports the main module."""
+    """Return whether vLLM will start the engine by spawning, which re-imports the main module."""
     import torch
     from vllm.platforms import current_platform
 
@@ -113,6 +120,7 @@ def engine_is_spawned() -> bool:
 
 
 def _unguarded_script_frame() -> FrameType | None:
+    """Return the frame of a script's unguarded top level that this call comes from, or None."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         at_top = frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] == "__main__"
@@ -123,9 +131,10 @@ def _unguarded_script_frame() -> FrameType | None:
 
 
 def _is_unguarded(frame: FrameType) -> bool:
+    """Return whether ``frame``, at a script's top level, is under no test of ``__name__``."""
     source = Path(frame.f_code.co_filename)
-    # A console, a notebook or `python -c` has no file for the worker to run again, and a
-    # package run with -m is imported under its own name there.
+    # A console, a notebook or `python -c` has no file for the worker to run again, and a package
+    # run with -m is imported under its own name there.
     if not source.is_file() or frame.f_globals.get("__spec__") is not None:
         return False
     guarded = any(
@@ -145,7 +154,7 @@ def check_servable(repo_id: str, module: nn.Module) -> None:
         module: The model as vLLM built it, without weights.
 
     Raises:
-        UnservableCheckpoint: A head size the CPU engine has no kernel for.
+        UnservableCheckpoint: The CPU engine has no kernel for the model's head size.
     """
     from vllm.platforms import current_platform
 
@@ -164,12 +173,17 @@ def check_servable(repo_id: str, module: nn.Module) -> None:
             )
 
 
-#: How vLLM says, while it builds a model from its config, that it cannot.
+#: The exceptions with which vLLM says, while it builds a model from its config, that it cannot.
 REFUSALS = (ValueError, NotImplementedError, AssertionError)
 
 
 def explain_refusal(repo_id: str, error: Exception) -> UnservableCheckpoint:
-    """vLLM's refusal of a checkpoint's config (one of `REFUSALS`), in a sentence."""
+    """Return vLLM's refusal of a checkpoint's config as an error of one sentence.
+
+    Args:
+        repo_id: The checkpoint, for the message.
+        error: The refusal, one of `REFUSALS`.
+    """
     import vllm
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -183,10 +197,14 @@ def explain_refusal(repo_id: str, error: Exception) -> UnservableCheckpoint:
 
 
 def keep_float32(module: nn.Module, environment: Any = os.environ) -> None:
-    """Have a float32 load on a GPU compute in float32.
+    """Make a float32 model on a GPU compute in float32, not in TF32.
 
-    vLLM's Triton attention otherwise multiplies in TF32, which is off by a thousandth. A
-    value already in the environment is left alone.
+    vLLM's Triton attention otherwise multiplies in TF32, which is off by a thousandth. A value that
+    is already in the environment is left alone.
+
+    Args:
+        module: The model as vLLM built it, without weights.
+        environment: The environment variables to set.
     """
     import torch
 

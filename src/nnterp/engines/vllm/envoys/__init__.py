@@ -1,1 +1,1 @@
-"""Envoys of vLLM's decoder blocks: the same classes in the client's tree and the worker's."""
+"""Defines the envoys of vLLM's decoder blocks, the same in the client's tree and the worker's."""

@@ -1,9 +1,11 @@
-"""A request's rows, handed over as private copies.
+"""Hands a request's rows to its block as private copies.
 
 vLLM runs every request of a step in one tensor: ``[tokens, hidden]``, or ``[1, tokens, hidden]``
-under its Transformers backend, with the heads of queries, keys and values flattened into the
-last axis. A block is entitled to its own request's rows. `PrivateRows` copies them out in the
-layout of the contract, so that nothing a later kernel writes changes what was read."""
+under its Transformers backend, with the heads of queries, keys and values flattened into the last
+axis, ``[tokens, heads * head_dim]``. A block may have its own request's rows only. `PrivateRows`
+copies them out, in the layout of the standard value, so that nothing a later kernel writes changes
+what was read.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,16 @@ from nnterp.tracing.engine_adapter import EngineAdapter
 from nnterp.tracing.envoy import StandardEnvoy
 from nnterp.vocabulary.values import Engine, Value
 
-#: The attribute of an attention envoy that counts the heads of an axis.
+#: The attribute of an attention envoy that counts the heads of an axis, by the axis's name.
 HEAD_COUNTS = {"heads": "num_heads", "kv_heads": "num_kv_heads"}
 
 
 class StepContent:
-    """What a whole step holds at a location, as it arrived for one block.
+    """Holds what arrived at a location for a whole step, together with the block it is served to.
 
     Attributes:
         content: What arrived, with every request's rows.
-        block: The mediator of the request that it arrived for.
+        block: The mediator of the request that it is served to.
     """
 
     __slots__ = ("block", "content")
@@ -40,18 +42,24 @@ class StepContent:
         self.block = block
 
     def own(self) -> Any:
-        """The part that belongs to the block's request."""
+        """Return the part of the content that belongs to the block's request."""
         batcher = self.block.interleaver.batcher
         return batcher.narrow(self.content, self.block.batch_group)
 
     def piece(self, site: Site, value: Value, host: StandardEnvoy) -> Tensor | None:
-        """The request's rows out of one reading made for the whole step, if one was."""
+        """Return the request's rows of a value read once for the whole step, or None if none was.
+
+        Args:
+            site: Where the value is.
+            value: The value.
+            host: The envoy that hosts it.
+        """
         batcher = self.block.interleaver.batcher
         return batcher.piece(self, site, value, host)
 
 
 class PrivateRows(EngineAdapter):
-    """vLLM's way of handing values over."""
+    """Serves standard values on vLLM, as private copies of the request's rows."""
 
     engine: Engine = "vllm"
     live = False
@@ -77,7 +85,7 @@ class PrivateRows(EngineAdapter):
 
     @staticmethod
     def _own_rows(private: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
-        """``private`` in the layout of ``value``; refused if it is not just this request's."""
+        """Lay out ``private`` as ``value``, and refuse it if it is not just this request's rows."""
         served = batched(private, value, host)
         axis = value.token_axis
         group = Mediator.current(value.name).batch_group
@@ -110,19 +118,34 @@ class PrivateRows(EngineAdapter):
 
 
 def _adapted(block: Any) -> contextlib.AbstractContextManager[None]:
-    """While a site is read for ``block``, which may take modules of the model's on its rows."""
+    """Apply the LoRA adapter of ``block`` to its own rows, while a site is read for it.
+
+    A site may be read by calling modules of the model on the rows.
+    """
     adapters = block.interleaver.adapters
     if adapters is None or block.batch_group is None:
         return _NOTHING
     return adapters.on_rows(block.batch_group[1], block.state.lora_number)
 
 
-#: Entered many times at once, for it does nothing.
+#: A context manager that does nothing, and so can be entered many times at once.
 _NOTHING = contextlib.nullcontext()
 
 
 def batched(rows: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
-    """``rows`` in the layout of ``value``: a batch axis of 1 first, heads on their axis."""
+    """Return ``rows`` in the layout of ``value``: a batch axis of 1 first, heads on their own axis.
+
+    Args:
+        rows: ``[tokens, ...]``, with any heads flattened into the last axis as
+            ``[tokens, heads * width]``; or a tensor that has as many axes as ``value`` already,
+            which is returned as it is.
+        value: The value that the rows are of.
+        host: The envoy that hosts it, which knows the number of heads.
+
+    Returns:
+        ``[1, tokens, ...]``, or with heads, as ``value.axes`` orders them,
+        ``[1, heads, tokens, width]`` or ``[1, tokens, heads, width]``.
+    """
     axes = value.axes
     if rows.ndim == len(axes):
         return rows

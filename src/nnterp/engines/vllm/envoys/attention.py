@@ -1,10 +1,9 @@
-"""The attention of a vLLM block, and what its kernel computes out of sight.
+"""Serves the attention of a vLLM decoder block, and recomputes what its kernel hides.
 
-Queries, keys, values and head outputs enter and leave vLLM's ``Attention`` layer and are
-served from there. Scores and pattern exist only inside its kernel, so they are computed
-again from the request's queries and keys, with the layer's own scale, soft cap, ALiBi
-slopes, window and sinks. That needs every key of the sequence in this step, which is
-what the prefill has.
+Queries, keys, values and head outputs enter and leave vLLM's ``Attention`` layer and are served
+from there. Scores and pattern exist only inside its kernel, so they are computed again from the
+request's queries and keys, with the layer's own scale, soft cap, ALiBi slopes, sliding window,
+chunks and sinks. That needs every key of the sequence in this step, which is what the prefill has.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from nnterp.sites.primitive import Argument, Output
 from nnterp.tracing.standard_value import StandardValue
 from nnterp.vocabulary import values
 
-#: Where an attention module keeps vLLM's ``Attention`` layer.
+#: The path of vLLM's ``Attention`` layer in an attention module.
 KERNEL = "attn"
 
 QUERIES = Argument("query", of=KERNEL)
@@ -30,7 +29,7 @@ VALUES = Argument("value", of=KERNEL)
 
 
 def _recomputed(host: Any, raw: Any) -> Tensor:
-    """``[heads, query, key]`` scores, of the queries and keys entering the kernel."""
+    """Recompute scores, ``[heads, query, key]``, from the queries and keys entering the kernel."""
     kernel = host.get(KERNEL)._module
     queries = _per_head(QUERIES.get(host, raw), host.num_heads)
     keys = _per_head(KEYS.get(host, raw), host.num_kv_heads)
@@ -38,32 +37,43 @@ def _recomputed(host: Any, raw: Any) -> Tensor:
 
 
 def _per_head(rows: Tensor, heads: int) -> Tensor:
-    """``[tokens, heads * width]`` as ``[heads, tokens, width]`` in float32."""
+    """Reshape ``[tokens, heads * width]`` to ``[heads, tokens, width]``, in float32."""
     return rows.reshape(rows.shape[0], heads, -1).transpose(0, 1).float()
 
 
 def recomputed_scores(host: Any, raw: Any) -> Tensor:
-    """``[1, heads, query, key]``, in the dtype of the queries."""
+    """Return the scores, ``[1, heads, query, key]``, in the dtype of the queries.
+
+    Args:
+        host: The envoy of the attention module.
+        raw: What enters the kernel for the request: the arguments of the kernel's call, with its
+            queries and keys among them, each ``[tokens, heads * width]``.
+    """
     return _recomputed(host, raw).to(QUERIES.get(host, raw).dtype)[None]
 
 
 def recomputed_pattern(host: Any, raw: Any) -> Tensor:
-    """``[1, heads, query, key]``, in the dtype of the queries."""
+    """Return the attention pattern, ``[1, heads, query, key]``, in the dtype of the queries.
+
+    Args:
+        host: The envoy of the attention module.
+        raw: As for `recomputed_scores`.
+    """
     kernel = host.get(KERNEL)._module
     return pattern(kernel, _recomputed(host, raw)).to(QUERIES.get(host, raw).dtype)[None]
 
 
-#: Why scores and pattern are not written.
+#: The reason why scores and pattern cannot be written.
 IN_KERNEL = "the kernel computes scores and pattern for itself"
 
 
 def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
-    """``[heads, query, key]`` scores in float32, -inf where a key is not seen.
+    """Return scores, ``[heads, query, key]`` in float32, -inf where a key is not seen.
 
     Args:
         kernel: vLLM's ``Attention`` layer.
-        queries: ``[heads, tokens, head_size]``, of one whole sequence.
-        keys: ``[kv_heads, tokens, head_size]``, of the same tokens.
+        queries: ``[heads, tokens, head_size]`` in float32, of one whole sequence.
+        keys: ``[kv_heads, tokens, head_size]`` in float32, of the same tokens.
     """
     tokens = queries.shape[1]
     impl = kernel.impl
@@ -87,7 +97,15 @@ def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def pattern(kernel: Any, scores: Tensor) -> Tensor:
-    """The softmax of ``scores``, with the layer's sinks in its denominator where it has any."""
+    """Return the softmax of ``scores``, with the layer's sinks in its denominator where it has any.
+
+    Args:
+        kernel: vLLM's ``Attention`` layer.
+        scores: ``[heads, query, key]``.
+
+    Returns:
+        ``[heads, query, key]``.
+    """
     sinks = getattr(kernel.impl, "sinks", None)
     if sinks is None:
         return scores.softmax(-1)
@@ -96,13 +114,13 @@ def pattern(kernel: Any, scores: Tensor) -> Tensor:
 
 
 class AttentionEnvoy(VLLMEnvoy):
-    """A module that adds to the stream what tokens tell each other."""
+    """Serves the output of a module that mixes tokens and adds to the residual stream."""
 
     attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
 
 
 class Attention(AttentionEnvoy):
-    """An attention module around vLLM's ``Attention`` layer."""
+    """Serves an attention module around vLLM's ``Attention`` layer."""
 
     attention_queries = StandardValue(values.ATTENTION_QUERIES, QUERIES)
     attention_keys = StandardValue(values.ATTENTION_KEYS, KEYS)
@@ -117,15 +135,16 @@ class Attention(AttentionEnvoy):
 
     @property
     def num_heads(self) -> int:
-        """The query heads of this block."""
+        """Return the number of query heads of this decoder block, over all ranks."""
         return self._head_counts()[0]
 
     @property
     def num_kv_heads(self) -> int:
-        """The key and value heads of this block."""
+        """Return the number of key and value heads of this decoder block, over all ranks."""
         return self._head_counts()[1]
 
     def _head_counts(self) -> tuple[int, int]:
+        """Return the numbers of query heads and of key and value heads, over all ranks."""
         kernel = self.get(KERNEL)
         fragments = self.interleaver.fragments
         if fragments is None or not fragments.enabled:
@@ -134,12 +153,12 @@ class Attention(AttentionEnvoy):
 
     @property
     def qk_head_dim(self) -> int:
-        """The width of this block's queries and keys."""
+        """Return the width of one head of this decoder block's queries and keys."""
         return self.get(KERNEL)._module.head_size
 
     @property
     def head_dim(self) -> int:
-        """The width of this block's values and head outputs."""
+        """Return the width of one head of this decoder block's values and head outputs."""
         return self.get(KERNEL)._module.head_size_v
 
     def unavailable(self, name: str) -> str | None:
@@ -156,11 +175,11 @@ class Attention(AttentionEnvoy):
 
 
 class RecurrentMixer(AttentionEnvoy):
-    """A block's mixer that carries a state from token to token, and has no pattern."""
+    """Serves a decoder block's mixer that carries a state from token to token, with no pattern."""
 
 
 def _shared_keys(kernel: Any, name: str) -> str | None:
-    """Where the keys are that ``kernel`` takes over from another block, if ``name`` needs them."""
+    """Return why ``name`` is not served by a kernel that uses another block's keys, or None."""
     owner = getattr(kernel, "kv_sharing_target_layer_name", None)
     own = (values.ATTENTION_QUERIES.name, values.ATTENTION_HEAD_OUTPUTS.name)
     if owner is None or name in own:
@@ -169,7 +188,7 @@ def _shared_keys(kernel: Any, name: str) -> str | None:
 
 
 def _not_recomputable(kernel: Any, heads: int) -> str | None:
-    """Why the scores of ``kernel`` cannot be computed again outside it, or None."""
+    """Return why the scores of ``kernel`` cannot be computed again outside it, or None."""
     from vllm.model_executor.layers.attention import Attention as CausalAttention
     from vllm.model_executor.layers.attention import ChunkedLocalAttention
 

@@ -1,8 +1,8 @@
-"""Calls that a block makes of the engine's modules, on rows of its own.
+"""Checks the calls that a block makes of the engine's modules, on rows of its own.
 
-vLLM's kernels trust their models. A linear layer packed for a CPU writes beyond its output
-for rows wider than its own, and takes numbers of another dtype for its own: so here the rows
-are looked at first, of every linear layer that such a call reaches.
+vLLM's kernels trust their models. A linear layer packed for a CPU writes beyond its output when
+rows are wider than its own, and reads numbers of another dtype as its own. So the rows of every
+linear layer that such a call reaches are checked here first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from nnterp.errors import Unavailable
 
 @contextlib.contextmanager
 def checked(path: str, module: nn.Module) -> Iterator[None]:
-    """While this is entered, ``module``, at ``path``, refuses rows that are not its kind.
+    """Make ``module``, at ``path``, refuse rows that its linear layers do not take, while entered.
+
+    Args:
+        path: The module's path, for messages.
+        module: The module that a block calls.
 
     Raises:
-        Unavailable: vLLM does not let it be called.
+        Unavailable: vLLM does not let the module be called.
+        ValueError: Rows of another width or dtype reach one of the linear layers.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
@@ -39,11 +44,11 @@ def checked(path: str, module: nn.Module) -> Iterator[None]:
 
 
 def _checks(path: str, module: nn.Module) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The check of each linear layer in ``module``, by its name in it."""
+    """Yield the check of each linear layer in ``module``, with the layer's name in it."""
     from vllm.model_executor.layers.linear import LinearBase
 
     for name, within in module.named_modules():
-        # One with adapters runs the layer it is around without calling it.
+        # A layer with LoRA adapters runs the layer that it wraps without calling it.
         linear = getattr(within, "base_layer", within)
         if isinstance(linear, LinearBase):
             yield name, partial(_check, f"{path}.{name}" if name else path, linear)
@@ -52,7 +57,7 @@ def _checks(path: str, module: nn.Module) -> Iterator[tuple[str, Callable[..., A
 def _check(
     path: str, linear: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a linear layer's call, which a kernel can be given."""
+    """Return the arguments of a linear layer's call; refuse those that its kernel does not take."""
 
     def accepted(rows: Any) -> Any:
         if not isinstance(rows, Tensor):

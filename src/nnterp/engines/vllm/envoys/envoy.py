@@ -1,4 +1,4 @@
-"""The base of every envoy of a vLLM module."""
+"""Defines the base class of every envoy of a vLLM module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nnterp.tracing.envoy import StandardEnvoy
 
 
 class VLLMEnvoy(ProtectedEnvoy, StandardEnvoy):
-    """An envoy in vLLM's worker: its values are private copies of the request's rows."""
+    """Serves the values of a vLLM module, in the worker as private copies of the request's rows."""
 
     engine_adapter = PrivateRows()
 

@@ -1,6 +1,7 @@
-"""Attention of transformers' own blocks whose keys and values later blocks use as well.
+"""Serves attention whose keys and values later decoder blocks of the model use as well.
 
-Each of those blocks hands them to a kernel of its own, and all to the same memory.
+This is for transformers' own decoder blocks. Each block that uses the keys and values hands them to
+a kernel of its own, and all of them hand over the same memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nnterp.vocabulary import values
 
 @dataclass(frozen=True)
 class SharedArgument(Argument):
-    """Keys or values that are written in place, so that later blocks see an edit too."""
+    """Writes keys or values in place, so that later decoder blocks see an edit too."""
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         self.get(host, raw).copy_(tensor)
@@ -27,7 +28,7 @@ class SharedArgument(Argument):
 
 
 class KVSharingAttention(Attention):
-    """An attention module of a model whose last blocks take over keys and values."""
+    """Serves an attention module of a model whose last decoder blocks reuse keys and values."""
 
     attention_keys = StandardValue(values.ATTENTION_KEYS, SharedArgument("key", of=KERNEL))
     attention_values = StandardValue(values.ATTENTION_VALUES, SharedArgument("value", of=KERNEL))

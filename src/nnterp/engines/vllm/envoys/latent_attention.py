@@ -1,10 +1,10 @@
-"""Latent attention on vLLM.
+"""Serves multi-head latent attention (MLA) on vLLM.
 
-A token's keys and values are all made of one *latent*, and the latent is what vLLM's
-kernel is handed and caches, with the rotated features that every head's keys share.
-Queries and head outputs pass as elsewhere. Keys and values exist inside the kernel, on
-prefill at most, so they are made of the latents again, by the layer's own projection, and
-read only; scores and pattern follow from them.
+A token's keys and values are all made from one *latent*. The latent is what vLLM's kernel is handed
+and caches, with the rotated features that every head's keys share. Queries and head outputs are
+served as elsewhere. Keys and values exist inside the kernel, on prefill at most, so they are
+rebuilt from the latents by the layer's own projection, and are read-only; scores and pattern are
+computed from them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nnterp.sites.primitive import Argument, Output
 from nnterp.tracing.standard_value import StandardValue
 from nnterp.vocabulary import values
 
-#: Where an attention module keeps vLLM's ``MLAAttention`` layer.
+#: The path of vLLM's ``MLAAttention`` layer in an attention module.
 KERNEL = "mla_attn.mla_attn"
 
 QUERIES = Argument("q", of=KERNEL)
@@ -46,7 +46,7 @@ _FROM_LATENTS = (
 
 
 def _parts(host: Any, raw: Any) -> tuple[Tensor, Tensor]:
-    """``[tokens, heads, width]``: keys without their rotated features, and values."""
+    """Return keys without their rotated features, and values, each ``[tokens, heads, width]``."""
     kernel = host.kernel
     widths = [kernel.qk_nope_head_dim, kernel.v_head_dim]
     unrotated, held = host.expanded(LATENTS.get(host, raw)).split(widths, dim=-1)
@@ -54,23 +54,25 @@ def _parts(host: Any, raw: Any) -> tuple[Tensor, Tensor]:
 
 
 def _keys(host: Any, raw: Any) -> Tensor:
-    """``[tokens, heads, qk_head_dim]``: keys, rebuilt of the latents entering the kernel."""
+    """Return keys, ``[tokens, heads, qk_head_dim]``, rebuilt from latents entering the kernel."""
     unrotated, _ = _parts(host, raw)
     rotated = SHARED_FEATURES.get(host, raw).expand(-1, unrotated.shape[1], -1)
     return torch.cat([unrotated, rotated], dim=-1)
 
 
 def _scores(host: Any, raw: Any) -> Tensor:
-    """``[heads, query, key]`` in float32, of the queries and the latents entering the kernel."""
+    """Return scores, ``[heads, query, key]`` in float32, from queries and latents at the kernel."""
     pair = QUERIES.get(host, raw), _keys(host, raw)
     return masked_scores(host.kernel, *(rows.transpose(0, 1).float() for rows in pair))
 
 
 def _served_scores(host: Any, raw: Any) -> Tensor:
+    """Return the scores, ``[1, heads, query, key]``, in the dtype of the queries."""
     return _scores(host, raw).to(QUERIES.get(host, raw).dtype)[None]
 
 
 def _served_pattern(host: Any, raw: Any) -> Tensor:
+    """Return the attention pattern, ``[1, heads, query, key]``, in the dtype of the queries."""
     return pattern(host.kernel, _scores(host, raw)).to(QUERIES.get(host, raw).dtype)[None]
 
 
@@ -79,13 +81,13 @@ VALUES = Computed(LATENTS, lambda host, raw: _parts(host, raw)[1], _FROM_LATENTS
 
 
 def halved(site: Site) -> Mapped:
-    """Queries or keys whose rotated features the kernel has in pairs, served in halves.
+    """Map queries or keys whose rotated features the kernel has in pairs to features in halves.
 
-    In pairs, a feature and the one it is rotated with are neighbours; in halves, they are
-    half the rotated width apart.
+    In pairs, a feature and the one it is rotated with are neighbours; in halves, they are half the
+    rotated width apart.
 
     Args:
-        site: Where they are, ``[tokens, heads, qk_head_dim]``.
+        site: Where the queries or keys are, ``[tokens, heads, qk_head_dim]``.
     """
     return Mapped(
         site,
@@ -96,7 +98,7 @@ def halved(site: Site) -> Mapped:
 
 
 def _order(host: Any, tensor: Tensor) -> Tensor:
-    """``[qk_head_dim]``: for each feature served, which one of the kernel's it is."""
+    """Return for each feature served its index among the kernel's features, ``[qk_head_dim]``."""
     unrotated = host.kernel.qk_nope_head_dim
     features = torch.arange(tensor.shape[-1], device=tensor.device)
     rotated = features[unrotated:]
@@ -104,7 +106,7 @@ def _order(host: Any, tensor: Tensor) -> Tensor:
 
 
 class LatentAttention(AttentionEnvoy):
-    """An attention module around vLLM's ``MLAAttention`` layer."""
+    """Serves an attention module around vLLM's ``MLAAttention`` layer."""
 
     attention_queries = StandardValue(values.ATTENTION_QUERIES, QUERIES)
     attention_keys = StandardValue(values.ATTENTION_KEYS, KEYS)
@@ -119,12 +121,12 @@ class LatentAttention(AttentionEnvoy):
 
     @property
     def kernel(self) -> Any:
-        """vLLM's layer that attends."""
+        """Return vLLM's ``MLAAttention`` layer."""
         return self.get(KERNEL)._module
 
     @property
     def num_heads(self) -> int:
-        """The query heads of this block."""
+        """Return the number of query heads of this decoder block, over all ranks."""
         fragments = self.interleaver.fragments
         if fragments is None or not fragments.enabled:
             return self.kernel.num_heads
@@ -132,24 +134,31 @@ class LatentAttention(AttentionEnvoy):
 
     @property
     def num_kv_heads(self) -> int:
-        """The heads of this block that a latent is projected to."""
+        """Return the number of heads of this decoder block that a latent is projected to."""
         return self.num_heads
 
     @property
     def qk_head_dim(self) -> int:
-        """The width of this block's queries and keys."""
+        """Return the width of one head of this decoder block's queries and keys."""
         return self.kernel.qk_head_dim
 
     @property
     def head_dim(self) -> int:
-        """The width of this block's values and head outputs."""
+        """Return the width of one head of this decoder block's values and head outputs."""
         return self.kernel.v_head_dim
 
     def expanded(self, latents: Tensor) -> Tensor:
-        """What every head makes of ``latents``, its keys' own features before its values."""
-        # Inside the kernel no adapter is applied to it.
+        """Project ``latents`` to each head's keys, without rotated features, followed by values.
+
+        Args:
+            latents: ``[tokens, width]``.
+
+        Returns:
+            ``[tokens, heads, qk_nope_head_dim + v_head_dim]``, with the heads of all ranks.
+        """
+        # The kernel applies no LoRA adapter to the projection.
         projection = getattr(self.kernel.kv_b_proj, "base_layer", self.kernel.kv_b_proj)
-        # Past the module's call, which is the forward's own and a location of its own.
+        # Not through the module's call, which is the forward's own, and an nnsight location.
         rows = type(projection).forward(projection, latents)[0]
         if self.num_heads != self.kernel.num_heads:
             from vllm.distributed import tensor_model_parallel_all_gather
@@ -172,7 +181,7 @@ class LatentAttention(AttentionEnvoy):
 
 
 class HalvedLatentAttention(LatentAttention):
-    """One of which transformers splits each pair of rotated features over two halves."""
+    """Serves latent attention in which transformers splits each rotated pair over two halves."""
 
     attention_queries = LatentAttention.attention_queries.at(halved(QUERIES))
     attention_keys = LatentAttention.attention_keys.at(halved(KEYS))

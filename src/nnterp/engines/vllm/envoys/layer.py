@@ -1,8 +1,8 @@
-"""vLLM's decoder blocks.
+"""Serves the residual stream at vLLM's decoder blocks.
 
-vLLM fuses each residual add into the norm that follows it, so most of its blocks pass
-the stream around as two addends; `FusedLayer` is those. A block that adds for itself
-passes one tensor, a `SingleLayer`; so does every block of the Transformers backend.
+vLLM fuses each residual add into the norm that follows it, so most of its decoder blocks pass the
+stream on as two addends; `FusedLayer` serves those. A block that adds for itself passes on one
+tensor, and is a `SingleLayer`; so is every block of the Transformers backend.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from nnterp.vocabulary import values
 
 
 class VLLMLayer(VLLMEnvoy):
-    """A block, however it passes the residual stream on."""
+    """Serves a decoder block, however it passes the residual stream on."""
 
     #: How the block passes the stream on.
     stream = "one tensor"
 
     @property
     def is_residual_sum(self) -> bool:
-        """Whether what leaves is what entered and what the block's parts add to it."""
+        """Return whether the block's output is its input plus what the block's parts add to it."""
         return True
 
 
 class SingleLayer(VLLMLayer):
-    """A block that takes and returns the residual stream as one tensor.
+    """Serves a decoder block that takes and returns the residual stream as one tensor.
 
-    Or as the first of a pair, the second of which is another matter.
+    The stream may also be the first of a pair, the second of which is something else.
     """
 
     layer_input = StandardValue(values.LAYER_INPUT, Argument("hidden_states"))
@@ -38,7 +38,7 @@ class SingleLayer(VLLMLayer):
 
 
 class FusedLayer(VLLMLayer):
-    """A block that takes and returns the residual stream as two addends."""
+    """Serves a decoder block that takes and returns the residual stream as two addends."""
 
     stream = "two addends"
 
@@ -47,7 +47,10 @@ class FusedLayer(VLLMLayer):
 
 
 class EitherLayer(VLLMLayer):
-    """A block of vLLM's own in some releases, with two addends, and transformers' in others."""
+    """Serves a decoder block that is vLLM's own in some releases, and transformers' in others.
+
+    vLLM's own takes and returns two addends, transformers' one tensor.
+    """
 
     _INPUT = Either(takes("residual"), FusedInput(), Argument("hidden_states"))
     _OUTPUT = Either(takes("residual"), FusedOutput(), Output())
@@ -57,5 +60,6 @@ class EitherLayer(VLLMLayer):
 
     @property
     def stream(self) -> str:  # type: ignore[override]
+        """Return how the decoder block of the installed release passes the stream on."""
         fused = self._INPUT.here(self) is self._INPUT.site
         return (FusedLayer if fused else SingleLayer).stream

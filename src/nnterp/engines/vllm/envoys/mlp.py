@@ -1,4 +1,4 @@
-"""The MLP of a vLLM block, dense or a mixture of experts."""
+"""Serves the MLP of a vLLM decoder block, dense or a mixture of experts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nnterp.vocabulary import values
 
 
 class Mlp(VLLMEnvoy):
-    """An MLP whose output is what it adds to the residual stream."""
+    """Serves an MLP whose output is what it adds to the residual stream."""
 
-    #: Where its mixture of experts is: the MLP itself, or a module beside it.
+    #: The path of its mixture of experts: the MLP itself, or a module beside it.
     mixture: ClassVar[str] = "."
 
     mlp_output = StandardValue(values.MLP_OUTPUT, Output())

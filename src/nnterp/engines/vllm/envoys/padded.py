@@ -1,7 +1,7 @@
-"""Attention whose values are narrower than its keys, in a kernel that knows one width.
+"""Serves attention whose values are narrower than its keys, in a kernel that knows one width.
 
-Each head's values are filled up with zeros on their way in, and what comes out is cut
-again; values and head outputs are served without the filling.
+Each head's values are padded with zeros before they enter the kernel, and the padding is cut off
+what comes out; values and head outputs are served without the padding.
 """
 
 from __future__ import annotations
@@ -20,31 +20,33 @@ from nnterp.vocabulary import values
 
 
 def _without_filling(host: Any, rows: Tensor) -> Tensor:
+    """Cut ``[tokens, heads * qk_head_dim]`` to ``[tokens, heads * head_dim]``."""
     heads = rows.unflatten(-1, (-1, host.qk_head_dim))
     return heads[..., : host.head_dim].flatten(-2)
 
 
 def _with_filling(host: Any, rows: Tensor, held: Tensor) -> Tensor:
+    """Pad ``[tokens, heads * head_dim]`` with zeros to ``[tokens, heads * qk_head_dim]``."""
     heads = rows.unflatten(-1, (-1, host.head_dim))
     return pad(heads, (0, host.qk_head_dim - host.head_dim)).flatten(-2)
 
 
 def cut(site: Site) -> Mapped:
-    """A value of which each head's last features are filling.
+    """Map a value of which each head's last features are padding to the value without it.
 
     Args:
-        site: Where it is, ``[tokens, heads * qk_head_dim]``.
+        site: Where the padded value is, ``[tokens, heads * qk_head_dim]``.
     """
     return Mapped(site, _without_filling, _with_filling, exact=True)
 
 
 class PaddedAttention(Attention):
-    """An attention module that fills its values up to the width of its keys."""
+    """Serves an attention module that pads its values to the width of its keys."""
 
     attention_values = StandardValue(values.ATTENTION_VALUES, cut(VALUES))
     attention_head_outputs = StandardValue(values.ATTENTION_HEAD_OUTPUTS, cut(Output(of=KERNEL)))
 
     @property
     def head_dim(self) -> int:
-        """The width of this block's values and head outputs."""
+        """Return the width of one head of this decoder block's values and head outputs."""
         return self._module.v_head_dim

@@ -1,6 +1,6 @@
-"""Modules that every request of a step runs through.
+"""Protects the modules that every request of a step runs through.
 
-All requests' blocks reach the one tree in the worker, so a block must neither leave
+The blocks of all requests use the one envoy tree in the worker, so a block must neither leave
 anything on it nor keep a module from running for the others.
 """
 
@@ -21,7 +21,7 @@ from nnterp.tracing.standard_value import StandardValue
 
 
 class ProtectedEnvoy(Envoy):
-    """An envoy that a block can read and write the values of, and nothing else."""
+    """Lets a block read and write the values of a module, and set nothing else on its envoy."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if in_block() and not inspect.isdatadescriptor(getattr(type(self), name, None)):
@@ -50,11 +50,16 @@ class ProtectedEnvoy(Envoy):
         return found
 
     def __call__(self, *args: Any, hook: bool = False, **kwargs: Any) -> Any:
-        """What the module makes of rows of the block's own, beside its part in the forward.
+        """Run the module on rows of the block's own, apart from its part in the forward.
+
+        Returns:
+            What the module returns.
 
         Raises:
-            Unavailable: This is no trace's block, or vLLM lets no one call the module.
-            ValueError: The rows are of another width or dtype than it takes.
+            Unavailable: The call is not made in a trace's block, vLLM does not let the module be
+                called, or the request's LoRA adapter is not loaded yet.
+            ValueError: The rows are of another width or dtype than the module takes, or too many
+                for an engine with LoRA adapters.
         """
         if not in_block():
             raise Unavailable(f"{self.path} is in the engine: call it in a trace")
@@ -64,38 +69,42 @@ class ProtectedEnvoy(Envoy):
     def _own_adapter(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> contextlib.AbstractContextManager[None]:
-        """Under the adapter of the running block's request, if the engine has adapters."""
+        """Apply the LoRA adapter of the running block's request while entered, if there are any."""
         adapters = self.interleaver.adapters
         if adapters is None:
             return contextlib.nullcontext()
         return adapters.on_rows(_rows(args, kwargs), Mediator.current(self.path).state.lora_number)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        # It would end in taking the step's blocks off the tree.
+        # Leaving such a trace would take the blocks of the step off the tree.
         require_outside_blocks(f"{self.path}.trace")
         return super().trace(*args, **kwargs)
 
     def skip(self, replacement: Any) -> None:
-        """Have ``replacement`` for this module's output.
+        """Replace this module's output with ``replacement``.
 
-        The module runs all the same: other requests are in the step with this one, and a
-        forward cannot leave out some of its rows.
+        The module runs all the same: other requests are in the step with this one, and a forward
+        cannot leave out some of its rows.
+
+        Args:
+            replacement: The output to go on with, of the same structure and shapes.
         """
         Mediator.swap(f"{self.path}.output", replacement)
 
 
 def _rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The rows of the first tensor among what a module is called with."""
+    """Return the number of rows in the first tensor that a module is called with."""
     tensor = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
     return tensor.shape[:-1].numel() if tensor.is_floating_point() else tensor.numel()
 
 
 def _is_value(attribute: Any) -> bool:
+    """Return whether ``attribute`` of a class is a standard value or another data descriptor."""
     return isinstance(attribute, StandardValue) or inspect.isdatadescriptor(attribute)
 
 
 def protect(tree: Envoy) -> None:
-    """Make every envoy of ``tree`` a `SharedModule`, in place."""
+    """Make every envoy of ``tree`` a `ProtectedEnvoy`, in place."""
     for envoy in tree.modules():
         if not isinstance(envoy, ProtectedEnvoy):
             envoy.__class__ = _protected(type(envoy))
@@ -105,6 +114,7 @@ _PROTECTED: dict[type[Envoy], type[Envoy]] = {}
 
 
 def _protected(envoy_class: type[Envoy]) -> type[Envoy]:
+    """Return the subclass of ``envoy_class`` that is also a `ProtectedEnvoy`, made once."""
     if envoy_class not in _PROTECTED:
         _PROTECTED[envoy_class] = type(envoy_class.__name__, (ProtectedEnvoy, envoy_class), {})
     return _PROTECTED[envoy_class]

@@ -1,8 +1,8 @@
-"""An attention module that several blocks share.
+"""Serves an attention module that several decoder blocks share.
 
-It runs once for each of them, so nothing in it is reached at one place of a forward. But each
-block has an ``Attention`` layer of its own in there, which caches its keys and values, and
-that stands for the block's attention.
+The module runs once for each of them, so a location inside it is reached several times in a
+forward. But each decoder block has an ``Attention`` layer of its own in there, which caches its
+keys and values, and that layer stands for the block's attention.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nnterp.sites.base import Site
 
 
 class OwnKernel(Attention):
-    """A block's own ``Attention`` layer in an attention module that it shares."""
+    """Serves a decoder block's own ``Attention`` layer in an attention module that it shares."""
 
     def get(self, path: str) -> Envoy:
         return self if path == KERNEL else super().get(path)
@@ -27,16 +27,17 @@ class OwnKernel(Attention):
 
 @dataclass(frozen=True)
 class InBlock(Site):
-    """A value of the block whose `OwnKernel` the host is.
+    """Finds a value in the decoder block whose `OwnKernel` the host is.
 
     Attributes:
-        site: Where it is, from the block.
+        site: Where the value is, from the decoder block.
     """
 
     site: Site
 
     @staticmethod
     def _block(host: Envoy) -> Envoy:
+        """Return the decoder block whose ``self_attn`` is ``host``."""
         blocks = host.root.get("layers")
         return next(block for block in blocks if getattr(block, "self_attn", None) is host)
 

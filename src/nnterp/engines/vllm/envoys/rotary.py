@@ -1,4 +1,4 @@
-"""Queries and keys whose features vLLM has moved inside each head, for its rotary kernel."""
+"""Serves queries and keys whose features vLLM has reordered in each head for its rotary kernel."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from nnterp.sites.mapped import Mapped
 
 
 def paired(site: Site) -> Mapped:
-    """Queries or keys that the kernel has in halves, served in pairs.
+    """Map queries or keys that the kernel has in halves to queries or keys in pairs.
 
-    In halves, a feature and the one it is rotated with are half a head apart; in pairs, they
-    are neighbours. The dot products are the same.
+    In halves, a feature and the one it is rotated with are half a head apart; in pairs, they are
+    neighbours. The dot products are the same.
 
     Args:
-        site: Where they are, ``[tokens, heads * qk_head_dim]``.
+        site: Where the queries or keys are, ``[tokens, heads * qk_head_dim]``.
     """
     return Mapped(site, _in_pairs, _in_halves, exact=True)
 
 
 def _in_pairs(host: Any, rows: Tensor) -> Tensor:
+    """Reorder each head of ``[tokens, heads * qk_head_dim]`` from halves to pairs."""
     halves = rows.reshape(len(rows), -1, 2, host.qk_head_dim // 2)
     return halves.transpose(-1, -2).reshape(rows.shape)
 
 
 def _in_halves(host: Any, rows: Tensor, held: Tensor) -> Tensor:
+    """Reorder each head of ``[tokens, heads * qk_head_dim]`` from pairs to halves."""
     pairs = rows.reshape(len(rows), -1, host.qk_head_dim // 2, 2)
     return pairs.transpose(-1, -2).reshape(rows.shape)

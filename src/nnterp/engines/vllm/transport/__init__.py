@@ -1,3 +1,4 @@
-"""What passes between the client's process and the worker's, and how.
+"""Defines what passes between the client's process and the worker's, and how.
 
-Both sides import this package, and it imports neither."""
+Both sides import this package, and it imports neither.
+"""

@@ -1,4 +1,4 @@
-"""Where a process is, for another to tell whether the two share memory."""
+"""Identifies a process, so that another can tell whether the two share memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nnterp.engines.vllm.transport import shared_files
 
 
 class Address(NamedTuple):
-    """Where a process is, for another to tell how near it is.
+    """Identifies a process and the shared memory that it sees.
 
     Attributes:
-        process: The process.
-        memory: The host and its shared memory, as this process sees them.
+        process: An id of the process, which no process of another host or container has.
+        memory: An id of the host and its shared memory, as the process sees them.
     """
 
     process: str
@@ -25,12 +25,13 @@ class Address(NamedTuple):
 
     @classmethod
     def own(cls) -> Address:
-        """The address of the calling process."""
+        """Return the address of the calling process."""
         return cls._of(os.getpid())
 
     @classmethod
     @cache
     def _of(cls, process: int) -> Address:
+        """Return the address of the calling process, whose id is ``process``."""
         boot = Path("/proc/sys/kernel/random/boot_id")
         host = boot.read_text().strip() if boot.exists() else platform.node()
         shared = shared_files.SHARED_MEMORY
@@ -39,14 +40,14 @@ class Address(NamedTuple):
 
     @property
     def number(self) -> int:
-        """What its host calls the process."""
+        """Return the process id, as the process's host knows it."""
         return int(self.process.rpartition("-")[2])
 
     @property
     def nearby(self) -> bool:
-        """Whether it is on this process's host, and shares its memory."""
+        """Return whether the process is on the calling process's host, and shares its memory."""
         return self.memory == Address.own().memory
 
 
-#: Told apart from processes of other hosts and containers, whose ids may coincide.
+#: Distinguishes processes of other hosts and containers, whose process ids may coincide.
 _process = uuid.uuid4().hex

@@ -1,7 +1,7 @@
-"""A block's way into the worker: a call, by name, of what rebuilds it there.
+"""Pickles a block's payload as a call of the worker's function that rebuilds the block.
 
-The client imports nothing of the worker, so it names the function, as it names the worker's
-class to vLLM.
+The client imports nothing of the worker, so it names the function, as it names the worker's class
+to vLLM.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ _REBUILDER = "nnterp.engines.vllm.worker.arrival"
 
 
 class Arriving:
-    """Pickles into a call, in the worker, of its ``rebuild`` with these ``parts``."""
+    """Pickles as a call, made in the worker, of its ``rebuild``.
+
+    Args:
+        *parts: The arguments of `nnterp.engines.vllm.worker.arrival.rebuild`.
+    """
 
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
@@ -23,4 +27,5 @@ class Arriving:
 
 
 def _rebuild(*parts: Any) -> Any:
+    """Import the worker's module, and call its ``rebuild`` with ``parts``."""
     return importlib.import_module(_REBUILDER).rebuild(*parts)

@@ -1,9 +1,11 @@
-"""Changes of lists, mappings, sets, tensors and attributes, made to a copy and done to another.
+"""Records changes made to a copy of an object, and applies them to the original.
 
-Several requests may each have changed a copy of one object. Their changes are done to it one
-after another: ``do`` raises LookupError, AttributeError, TypeError or ValueError where the target
-does not take it, and tells whether it took the place of another's. ``mapped`` is the same change
-with a function of every value that it puts somewhere.
+Changes are of lists, mappings, sets, tensors and attributes. Several requests may each have changed
+a copy of one object; their changes are applied to it one after another. Every kind of change has
+two methods. ``do`` applies the change to a target: it raises LookupError, AttributeError, TypeError
+or ValueError where the target does not take it, and returns whether it overwrote what another
+change had set. ``mapped`` returns the same change with a function applied to every item or
+attribute that it sets; the members of a set and the numbers of a tensor stay as they are.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-#: The keys of an object that earlier changes have set.
+#: The keys of an object that earlier changes have set or removed.
 Touched = set[Any]
 
 
 class Items(NamedTuple):
-    """Items or attributes set, removed, and put after the last.
+    """Sets, removes and appends items, or sets and removes attributes.
 
     Attributes:
-        put: Each with its value.
-        removed: The keys or names of those that are gone.
-        appended: What comes after the last.
+        put: The keys or names that are set, each with its value.
+        removed: The keys or names that are gone.
+        appended: The items that come after the last.
     """
 
     put: list[tuple[Any, Any]]
@@ -56,7 +58,11 @@ class Items(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """All items anew, of a sequence that lost some."""
+    """Replaces all items of a sequence that lost some.
+
+    Attributes:
+        items: The items it has now.
+    """
 
     items: list[Any]
 
@@ -72,7 +78,12 @@ class Whole(NamedTuple):
 
 
 class Members(NamedTuple):
-    """Members added to a set and removed from it."""
+    """Adds members to a set and removes others.
+
+    Attributes:
+        added: The members to add.
+        removed: The members to remove.
+    """
 
     added: list[Any]
     removed: list[Any]
@@ -87,11 +98,11 @@ class Members(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A tensor or an array with the numbers it has now.
+    """Sets the numbers of a tensor or an array that changed.
 
     Attributes:
-        now: It, as changed.
-        then: It, as it was, in the process where the change is done.
+        now: The tensor or array, as changed.
+        then: A copy of it as it was, in the process where the change is applied; None before that.
     """
 
     now: Any
@@ -114,9 +125,9 @@ class Numbers(NamedTuple):
 
 
 def _differ(one: Any, other: Any) -> Any:
-    """Where two tensors or arrays differ; not where both are not a number."""
+    """Return where two tensors or arrays differ; they do not where both are NaN."""
     return (one != other) & ((one == one) | (other == other))
 
 
-#: What is different in an object.
+#: A change of an object, of any kind.
 Change = Items | Whole | Members | Numbers

@@ -1,5 +1,8 @@
-"""Where the tensors of a packed value travel: in this process, in memory shared on one host, or
-inside the message."""
+"""Carries the tensors of a packed value: in this process, in shared memory or in the message.
+
+Tensors stay in this process where its reader is the same process; they are in shared memory for
+another process of the host; and they are inside the message for another host.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,29 @@ from nnterp.lifetime import copied
 
 
 class Contents(Protocol):
-    """The tensors of a packed value."""
+    """Carries the tensors of a packed value to the process that opens it."""
 
     def take(self) -> list[Tensor]:
-        """The tensors, in order; once."""
+        """Return the tensors, in order; it can be called once."""
 
 
 class InProcess(NamedTuple):
-    """Tensors that stay in this process; kept as copies, for some are the engine's buffers."""
+    """Keeps tensors in this process, and is pickled as the key to them.
+
+    Attributes:
+        key: The key that the tensors are kept under.
+    """
 
     key: int
 
     @classmethod
     def keep(cls, tensors: list[Tensor]) -> InProcess:
+        """Keep copies of ``tensors``, for some are the engine's buffers."""
         return cls.hand_over([copied(tensor) for tensor in tensors])
 
     @classmethod
     def hand_over(cls, tensors: list[Tensor]) -> InProcess:
+        """Keep ``tensors`` themselves, not copies."""
         return cls(_hold(tensors))
 
     def take(self) -> list[Tensor]:
@@ -39,7 +48,11 @@ class InProcess(NamedTuple):
 
 
 class HeldHere:
-    """Pickles into a call that releases a value of this process."""
+    """Pickles as a call that releases a value held in this process.
+
+    Args:
+        value: The value, which is held from when this is pickled until it is unpickled.
+    """
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -55,26 +68,29 @@ _kept: dict[int, Any] = {}
 
 
 def _hold(value: Any) -> int:
+    """Keep ``value`` in this process, and return its key."""
     key = next(_keys)
     _kept[key] = value
     return key
 
 
 def _release(key: int) -> Any:
+    """Return the value that is kept under ``key``, and forget it."""
     return _kept.pop(key)
 
 
 class InMessage(NamedTuple):
-    """Tensors that travel to another host, inside the message.
+    """Carries tensors to another host, inside the message.
 
     Attributes:
-        pieces: The bytes of each, its dtype, shape and device.
+        pieces: The bytes of each tensor, its dtype, shape and device.
     """
 
     pieces: list[tuple[bytes, torch.dtype, torch.Size, str]]
 
     @classmethod
     def write(cls, tensors: list[Tensor]) -> InMessage:
+        """Copy the bytes of ``tensors`` into a message."""
         return cls([(memory.host_bytes(t), t.dtype, t.shape, str(t.device)) for t in tensors])
 
     def take(self) -> list[Tensor]:
@@ -87,11 +103,11 @@ class InMessage(NamedTuple):
 
 
 class OnHost(NamedTuple):
-    """Tensors for another process of this host.
+    """Carries tensors to another process of this host.
 
     Attributes:
-        on_host: Those in its memory.
-        on_device: Those on a GPU.
+        on_host: The tensors that are in host memory.
+        on_device: The tensors that are on a GPU.
         device: For each tensor, whether it is on a GPU.
     """
 
@@ -101,6 +117,7 @@ class OnHost(NamedTuple):
 
     @classmethod
     def write(cls, tensors: list[Tensor], reader: int) -> OnHost:
+        """Copy ``tensors`` to where the process with id ``reader`` can take them."""
         device = [tensor.is_cuda for tensor in tensors]
         host = [tensor for tensor in tensors if not tensor.is_cuda]
         cuda = [tensor for tensor in tensors if tensor.is_cuda]

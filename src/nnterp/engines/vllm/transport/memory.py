@@ -1,8 +1,9 @@
-"""Memory that two processes of a host share.
+"""Shares memory between two processes of a host, to pass tensors from one to the other.
 
-On the host it is a file of memory that both map: what one writes the other uses where it
-lies. On a GPU one process lets the other into an allocation of its own, for as long as it
-takes to copy it. Tensors go side by side, since many small copies cost more than their bytes.
+In host memory it is a file in shared memory that both processes map: large tensors are used where
+they lie, and small ones that lie together are copied out. On a GPU the writer lets the reader open
+an allocation of its own, by CUDA IPC, for as long as it takes to copy it. Tensors are laid side by
+side, since many small copies cost more than their bytes.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from torch.multiprocessing.reductions import reduce_tensor
 from nnterp.engines.vllm.transport import shared_files
 from nnterp.lifetime import copied
 
-#: Tensors from this size on are used where they arrived instead of copied out.
+#: Tensors of this many bytes or more are used where they arrived instead of copied out.
 _IN_PLACE_FROM = 1 << 20
 
-#: Up to this size a GPU's tensors travel by way of the host: to let another process into
-#: the memory of a GPU takes longer.
+#: Up to this many bytes, a GPU's tensors are sent by way of host memory: to let another process
+#: open the memory of a GPU takes longer.
 MODERATE = 1 << 20
 
 
 class _Run(NamedTuple):
-    """Tensors of one dtype that lie one after another.
+    """Describes tensors of one dtype that lie one after another in a file.
 
     Attributes:
-        start: Where in the file, in bytes.
-        nbytes: How long it is.
+        start: The offset of the first in the file, in bytes.
+        nbytes: The length of all together, in bytes.
         dtype: Their dtype.
         shapes: The shape of each.
     """
@@ -45,12 +46,13 @@ class _Run(NamedTuple):
 
 
 class InFile(NamedTuple):
-    """Tensors of the host in a file of memory.
+    """Carries tensors of the host in a file in shared memory.
 
     Attributes:
-        path: The file; who opens it removes it, and its memory lasts as long as its tensors.
-        runs: What lies in it.
-        order: For each tensor its place over all runs.
+        path: The file. The process that opens it removes it, and its memory lasts as long as its
+            tensors.
+        runs: The runs of tensors in it.
+        order: For each tensor its index over all runs.
     """
 
     path: str
@@ -59,14 +61,14 @@ class InFile(NamedTuple):
 
     @classmethod
     def write(cls, tensors: Sequence[Tensor], reader: int) -> InFile:
-        """``tensors`` for the process ``reader``.
+        """Write ``tensors`` to a file for the process with id ``reader``.
 
         Raises:
-            OSError: Nowhere has room.
+            OSError: No folder has room.
         """
         grouped: dict[Any, list[int]] = {}
         for number, tensor in enumerate(tensors):
-            # A large one has a run to itself, so as to keep alive no other.
+            # A large tensor has a run to itself, so that it keeps no other alive.
             alone = number if tensor.nbytes >= _IN_PLACE_FROM else None
             grouped.setdefault((tensor.dtype, alone), []).append(number)
         runs: list[_Run] = []
@@ -84,6 +86,7 @@ class InFile(NamedTuple):
         return cls(path, runs, _places(grouped.values(), len(tensors)))
 
     def take(self) -> list[Tensor]:
+        """Return the tensors, and remove the file."""
         with open(self.path, "r+b") as file:
             os.unlink(self.path)
             arrived = [tensor for run in self.runs for tensor in _read(file.fileno(), run)]
@@ -91,6 +94,7 @@ class InFile(NamedTuple):
 
 
 def _read(file: int, run: _Run) -> Iterator[Tensor]:
+    """Yield the tensors of ``run``: one that is alone in place, several as copies."""
     if not run.nbytes:
         return (torch.empty(shape, dtype=run.dtype) for shape in run.shapes)
     mapped = mmap.mmap(file, run.nbytes, access=mmap.ACCESS_COPY, offset=run.start)
@@ -101,13 +105,18 @@ def _read(file: int, run: _Run) -> Iterator[Tensor]:
 
 
 def _pieces(flat: Tensor, shapes: Sequence[torch.Size]) -> Iterator[Tensor]:
+    """Yield the tensors of these ``shapes`` that lie one after another in ``flat``."""
     return itertools.chain.from_iterable(stacked.unbind() for stacked, _ in _alike(flat, shapes))
 
 
 def _alike(flat: Tensor, shapes: Sequence[torch.Size]) -> Iterator[tuple[Tensor, slice]]:
-    """The parts of ``flat`` of one shape, each ``[tensors, ...]``, and which tensors those are.
+    """Yield the parts of ``flat`` of one shape, ``[tensors, ...]``, and which tensors those are.
 
     One call for many small tensors takes a fraction of the time of as many calls.
+
+    Args:
+        flat: ``[elements]``, in which the tensors lie one after another.
+        shapes: The shape of each tensor.
     """
     first = start = 0
     for shape, members in itertools.groupby(shapes):
@@ -118,7 +127,7 @@ def _alike(flat: Tensor, shapes: Sequence[torch.Size]) -> Iterator[tuple[Tensor,
 
 
 def _places(groups: Any, count: int) -> list[int]:
-    """For each of ``count`` numbers its place in ``groups``, one group after another."""
+    """Return for each of ``count`` numbers its index in the concatenation of ``groups``."""
     places = [0] * count
     for place, number in enumerate(number for members in groups for number in members):
         places[number] = place
@@ -126,12 +135,12 @@ def _places(groups: Any, count: int) -> list[int]:
 
 
 class OnDevice(NamedTuple):
-    """Tensors in allocations of a GPU that the other process is let into.
+    """Carries tensors in allocations of a GPU that the other process can open.
 
     Attributes:
-        runs: For each dtype and device, the way to open the allocation, or for a small one to
-            make it anew, and the shapes of the tensors in it.
-        order: For each tensor its place over all runs.
+        runs: For each dtype and device, the function that opens the allocation, or for a small one
+            makes it anew; its arguments; and the shapes of the tensors in it.
+        order: For each tensor its index over all runs.
     """
 
     runs: list[tuple[Callable[..., Tensor], tuple[Any, ...], list[torch.Size]]]
@@ -139,6 +148,7 @@ class OnDevice(NamedTuple):
 
     @classmethod
     def write(cls, tensors: Sequence[Tensor]) -> OnDevice:
+        """Copy ``tensors`` to one allocation for each dtype and device."""
         grouped: dict[Any, list[int]] = {}
         for number, tensor in enumerate(tensors):
             grouped.setdefault((tensor.dtype, tensor.device), []).append(number)
@@ -153,26 +163,29 @@ class OnDevice(NamedTuple):
         return cls(runs, _places(grouped.values(), len(tensors)))
 
     def take(self) -> list[Tensor]:
+        """Return copies of the tensors that are the calling process's own."""
         arrived: list[Tensor] = []
         for rebuild, arguments, shapes in self.runs:
             flat = rebuild(*arguments)
             arrived += [copied(piece) for piece in _pieces(flat, shapes)]
-            # The allocation is the other process's again once it is let go of here.
+            # The allocation is the writer's again once it is released here, so the copies must be
+            # complete.
             torch.cuda.current_stream(flat.device).synchronize()
         return [arrived[place] for place in self.order]
 
 
 def host_bytes(tensor: Tensor) -> bytes:
-    """The numbers of ``tensor``, wherever it is."""
+    """Return the elements of ``tensor`` as bytes, from any device."""
     return tensor.resolve_conj().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _upload(numbers: bytes, dtype: torch.dtype, device: str) -> Tensor:
+    """Return the elements in ``numbers`` as a tensor on ``device``, ``[elements]``."""
     return torch.frombuffer(bytearray(numbers), dtype=dtype).to(device)
 
 
 def to_pinned_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of a GPU's tensors on the host, in pinned memory, which a GPU writes fastest."""
+    """Copy a GPU's tensors to pinned host memory, which a GPU writes fastest, and wait for it."""
     pinned = [
         torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
             tensor, non_blocking=True
@@ -184,5 +197,5 @@ def to_pinned_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def run_of(tensor: Tensor) -> _Run:
-    """A run of one tensor, at the start of its file."""
+    """Return a run of one tensor, at the start of its file."""
     return _Run(0, tensor.nbytes, tensor.dtype, [tensor.shape])

@@ -1,9 +1,9 @@
-"""How saved values get from the worker to the client.
+"""Pickles saved values for the client, with their tensors sent apart from the pickle.
 
-Pickle is good at structure and poor at tensors: a few hundred small ones cost more than
-the forward that made them. A packed value is the pickled structure with a number in each
-tensor's place, and beside it the tensors: as they are, where the engine is in the caller's
-process; in memory the two processes share, on one host; inside the message, from another.
+Pickle is good at structure and poor at tensors: a few hundred small ones cost more than the forward
+that made them. A packed value is the pickled structure, with a number as the persistent id of each
+tensor, and beside it the tensors: copied within the process, where the engine is in the caller's
+process; in memory that the two processes share, on one host; inside the message, from another host.
 
 Every tensor arrives with storage of its own and on the device it was saved on.
 """
@@ -30,14 +30,14 @@ from nnterp.lifetime import copied
 
 
 def pack(value: Any, to: Address) -> bytes:
-    """``value`` as bytes that ``pickle.loads`` turns back into it, in the process at ``to``.
+    """Return ``value`` as bytes that ``pickle.loads`` turns back into it in the process ``to``.
 
     Args:
-        value: Anything that pickles.
-        to: The process that will open it.
+        value: Anything that can be pickled.
+        to: The address of the process that will open it.
 
     Raises:
-        OSError: Nowhere on this host has room for its tensors.
+        OSError: No folder on this host has room for its tensors.
     """
     return pickle.dumps(_packed(value, to), pickle.HIGHEST_PROTOCOL)
 
@@ -45,12 +45,16 @@ def pack(value: Any, to: Address) -> bytes:
 def pack_each(
     values: Mapping[str, Any], to: Address, instead: Callable[[Any, Exception], Any]
 ) -> bytes:
-    """``values`` by name, as `pack` would, each apart so that one without room is no other's.
+    """Pack ``values`` as `pack` would, but each apart, so that one without room fails alone.
 
     Args:
-        values: The values.
-        to: The process that will open them.
-        instead: What to send for one that cannot be packed, given that and what went wrong.
+        values: The values, by name.
+        to: The address of the process that will open them.
+        instead: Returns what to send in place of a value that cannot be packed, given the value and
+            the exception.
+
+    Returns:
+        Bytes that ``pickle.loads`` turns into the values by name.
     """
     packed = {}
     for name, value in values.items():
@@ -62,11 +66,12 @@ def pack_each(
 
 
 def hold(value: Any) -> bytes:
-    """``value`` itself, as bytes that ``pickle.loads`` turns into it, once, in this process."""
+    """Return bytes that ``pickle.loads`` turns into ``value`` itself, once, in this process."""
     return pickle.dumps(HeldHere(value), pickle.HIGHEST_PROTOCOL)
 
 
 def _packed(value: Any, to: Address) -> _Packed:
+    """Pickle ``value``, and put its tensors where the process at ``to`` can take them."""
     tensors: list[Tensor] = []
     buffer = io.BytesIO()
     _Structure(buffer, tensors).dump(value)
@@ -82,12 +87,12 @@ def _packed(value: Any, to: Address) -> _Packed:
 
 
 def rehearse(value: Any) -> None:
-    """Raise what `pack` would of a value that cannot travel, and do no more."""
+    """Raise what `pack` would raise for a value that cannot be pickled, and do no more."""
     _Structure(io.BytesIO(), []).dump(value)
 
 
 class _Packed:
-    """Pickles into a call that opens it."""
+    """Pickles as a call of `_open`, which unpickles the packed value."""
 
     def __init__(self, structure: bytes, contents: Contents) -> None:
         self._parts = structure, contents
@@ -97,13 +102,14 @@ class _Packed:
 
 
 def _open(structure: bytes, contents: Contents) -> Any:
+    """Unpickle ``structure`` with the tensors of ``contents`` in their places."""
     unpickler = _Unpickler(io.BytesIO(structure))
     unpickler.tensors = contents.take()
     return unpickler.load()
 
 
 class _Structure(pickle.Pickler):
-    """Pickles a value with a number in place of each plain tensor."""
+    """Pickles a value with a number, as a persistent id, in place of each plain tensor."""
 
     def __init__(self, buffer: io.BytesIO, tensors: list[Tensor]) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
@@ -119,7 +125,8 @@ class _Structure(pickle.Pickler):
         return number
 
     def reducer_override(self, obj: Any) -> Any:
-        # Any other tensor is torch's to pickle, though without the storage it is a view of.
+        # Any other tensor is pickled by torch, but without the rest of a storage that it is a view
+        # of.
         strided = isinstance(obj, Tensor) and obj.layout is torch.strided
         if strided and obj.untyped_storage().nbytes() > obj.nbytes:
             return copied(obj).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -127,6 +134,7 @@ class _Structure(pickle.Pickler):
 
 
 def _has_plain_bytes(tensor: Tensor) -> bool:
+    """Return whether ``tensor`` can be sent as its bytes, dtype and shape alone."""
     return (
         tensor.layout is torch.strided
         and (tensor.is_cpu or tensor.is_cuda)
@@ -136,6 +144,12 @@ def _has_plain_bytes(tensor: Tensor) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
+    """Unpickles a structure, with a tensor in place of each persistent id.
+
+    Attributes:
+        tensors: The tensors, by their numbers.
+    """
+
     tensors: Sequence[Tensor]
 
     def persistent_load(self, number: int) -> Tensor:

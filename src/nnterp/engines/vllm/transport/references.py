@@ -1,4 +1,4 @@
-"""References to objects around a block, by the path that leads to each from the block's names."""
+"""Refers to objects around a block by the path that leads to each from the block's names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
-#: How an object is reached from another: as an item, an attribute, or a name a function uses.
+#: How an object is reached from another: as an item, as an attribute, or under a name that a
+#: function uses.
 Step = tuple[str, Any]
 
 
-#: How it is reached from a block, whose names come first.
+#: How an object is reached from a block, whose names come first.
 Path = tuple[Step, ...]
 
 
@@ -18,13 +19,17 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Outer(NamedTuple):
-    """Stands for an object around the block, where what goes home refers to it."""
+    """Stands for an object around the block, where what is sent to the client refers to it.
+
+    Attributes:
+        path: The path of the object.
+    """
 
     path: Path
 
 
 def as_written(path: Path) -> str:
-    """``path`` as one would write it."""
+    """Return ``path`` as one would write it in Python."""
     (_, text), *steps = path
     for kind, key in steps:
         text += f"[{key!r}]" if kind == "item" else f".{key}"
@@ -32,9 +37,9 @@ def as_written(path: Path) -> str:
 
 
 def _names_of(function: FunctionType) -> dict[str, Any]:
-    """What a function that travels takes from outside; nothing of one that is imported."""
+    """Return what a function that is sent takes from outside; nothing for an imported function."""
     code = function.__code__
-    # nnsight names a function that it carried over "[name:line] file".
+    # nnsight gives a function that it sent the file name "[name:line] file".
     if function.__module__ != "__main__" and not code.co_filename.startswith("["):
         return {}
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -44,9 +49,9 @@ def _names_of(function: FunctionType) -> dict[str, Any]:
 
 
 def _with(value: Any, replace: Callable[[Any], Any], within: frozenset[int] = _NONE) -> Any:
-    """``value``, with what ``replace`` makes of it or of what it holds, if a plain container."""
+    """Return ``value`` with ``replace`` applied to it, or to what it holds if a plain container."""
     new = replace(value)
-    # One that holds itself is left as it is.
+    # A container that holds itself is left as it is.
     if new is not value or type(value) not in (list, tuple, dict) or id(value) in within:
         return new
     within |= {id(value)}

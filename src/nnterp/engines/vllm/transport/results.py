@@ -1,4 +1,4 @@
-"""Tensors that one process fills and another uses where they lie."""
+"""Shares result tensors that one process fills and another uses in place."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from nnterp.engines.vllm.transport.contents import (
 
 
 class SharedBuffer:
-    """Memory for one tensor that is filled here and used, where it lies, by another process.
+    """Holds memory for one tensor that this process fills and another process uses in place.
 
     Args:
         shape: The tensor's shape.
-        dtype: Its dtype.
-        to: The process that will use it.
+        dtype: The tensor's dtype.
+        to: The address of the process that will use it.
 
     Attributes:
         tensor: The tensor, to be filled.
@@ -42,7 +42,7 @@ class SharedBuffer:
         self.tensor = mapped[:nbytes].view(dtype).view(*shape)
 
     def contents(self) -> Contents:
-        """What the tensor travels as; once."""
+        """Return what the tensor is sent as; it can be called once."""
         if self._here:
             return InProcess.hand_over([self.tensor])
         if not self._shared:
@@ -50,18 +50,18 @@ class SharedBuffer:
         return memory.InFile(self._path, [memory.run_of(self.tensor)], [0])
 
     def discard(self) -> None:
-        """Give the memory back, unused."""
+        """Release the memory, unused."""
         if self._shared:
             os.unlink(self._path)
 
 
 class Results:
-    """Tensors by name; it pickles into them, on the host, in the process at ``to``.
+    """Pickles as a mapping from names to tensors on the host, for the process at ``to``.
 
     Args:
-        buffers: Those that are in buffers made for that process.
-        on_device: Those still on a GPU, which that process fetches from there itself.
-        to: The process.
+        buffers: The tensors in buffers that were made for that process, by name.
+        on_device: The tensors still on a GPU, which that process fetches from there itself.
+        to: The address of the process.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Results:
 def _unload(
     in_buffers: Mapping[str, Contents], names: list[str], fetched: Contents | None
 ) -> dict[str, Tensor]:
+    """Return all tensors by name, those on a GPU copied to pinned host memory."""
     tensors = {name: contents.take()[0] for name, contents in in_buffers.items()}
     if fetched is not None:
         tensors |= zip(names, memory.to_pinned_host(fetched.take()), strict=True)

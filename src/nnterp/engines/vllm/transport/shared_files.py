@@ -1,9 +1,9 @@
-"""Files of memory that one process writes and another reads.
+"""Creates files in shared memory that one process writes and another reads.
 
-Their memory is reserved as they are made: a file that only says how long it is takes memory as
-it is written to, and where that runs out, as in a container's small ``/dev/shm``, the process
-that writes is killed. The reader removes the file as it opens it. One whose writer and reader
-were both killed in between is nobody's, and is removed by the next process that makes one.
+Their memory is reserved as they are made: a file that only has a length takes memory as it is
+written to, and where that runs out, as in a container's small ``/dev/shm``, the process that writes
+is killed. The reader removes the file as it opens it. A file whose writer and reader were both
+killed in between is left over, and is removed by the next process that makes one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,29 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-#: Where memory is a file.
+#: The folder whose files are shared memory.
 SHARED_MEMORY = "/dev/shm"
 
-#: What is left of it for others, in bytes: the engine's own queues lie there too, and take their
-#: memory only as they fill.
+#: How many bytes of it are left free for others: the engine's own queues are there too, and take
+#: their memory only as they fill.
 _SPARE = 192 << 20
 
-#: What says that there is no room: on the device, for this user, under this limit.
+#: The error numbers that mean no room: on the device, for this user, under this limit.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
 def create(nbytes: int, reader: int) -> tuple[str, Tensor]:
-    """A new file for the process ``reader``, and its bytes.
+    """Create a file for the process with id ``reader``, and map it.
+
+    Args:
+        nbytes: The size that is needed.
+        reader: The id of the process that will read the file.
+
+    Returns:
+        The file's path, and its bytes as a tensor, ``[nbytes]`` or ``[1]`` for 0 bytes.
 
     Raises:
-        OSError: Nowhere has room.
+        OSError: No folder has room.
     """
     size = max(nbytes, 1)  # a mapping cannot be empty
     _sweep_once(os.getpid())
@@ -62,16 +69,18 @@ def create(nbytes: int, reader: int) -> tuple[str, Tensor]:
 
 
 def _folders() -> list[str]:
-    """Folders of memory, or failing that of disk."""
+    """Return the folders to make files in: one in memory, and failing that one on disk."""
     return [folder for folder in (SHARED_MEMORY, tempfile.gettempdir()) if os.path.isdir(folder)]
 
 
 def _free(folder: str) -> int:
+    """Return the free bytes of the file system that ``folder`` is on."""
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize
 
 
 def _reserve(file: int, size: int) -> None:
+    """Reserve ``size`` bytes for ``file``, or where the platform cannot, set its length only."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
         return
@@ -79,7 +88,7 @@ def _reserve(file: int, size: int) -> None:
 
 
 def sweep() -> None:
-    """Remove the files whose writer and reader are both gone."""
+    """Remove the files whose writer and reader have both ended."""
     name = re.compile(rf"{_prefix()}(\d+)-(\d+)-")
     for folder in _folders():
         for entry in os.scandir(folder):
@@ -91,10 +100,12 @@ def sweep() -> None:
 
 @cache
 def _sweep_once(process: int) -> None:
+    """Call `sweep`, once in the process whose id is ``process``."""
     sweep()
 
 
 def _alive(process: int) -> bool:
+    """Return whether there is a process with id ``process``."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -106,7 +117,7 @@ def _alive(process: int) -> bool:
 
 @cache
 def _prefix() -> str:
-    """How the files of processes begin that are numbered together, as of one container."""
+    """Return how file names begin among processes with common process ids, as in one container."""
     numbered = Path("/proc/self/ns/pid")
     boot = Path("/proc/sys/kernel/random/boot_id")
     where = [str(numbered.readlink()), boot.read_text()] if numbered.exists() else [platform.node()]

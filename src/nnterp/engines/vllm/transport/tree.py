@@ -1,4 +1,4 @@
-"""What the worker builds its tree from, as text, which an engine's config can carry."""
+"""Encodes as text what the worker builds its tree from, for an engine's config to carry."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import cloudpickle
 
 
 def pack_tree(**parts: Any) -> str:
-    """``parts``, by name, as text."""
+    """Return ``parts``, by name, as text."""
     return base64.b64encode(cloudpickle.dumps(parts)).decode()
 
 
 def unpack_tree(packed: str) -> dict[str, Any]:
-    """The parts that `pack_tree` was given."""
+    """Return the parts that `pack_tree` was given, by name."""
     return cloudpickle.loads(base64.b64decode(packed))

@@ -1,3 +1,4 @@
-"""The worker's side of the vLLM engine: blocks run here, beside vLLM's forward.
+"""Runs blocks on the worker's side of the vLLM engine, beside vLLM's forward.
 
-Nothing here is imported by the client's process, unless the engine runs in it."""
+The client's process imports nothing from here, unless the engine runs in it.
+"""

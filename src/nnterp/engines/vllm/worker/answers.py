@@ -1,4 +1,4 @@
-"""What a request sends back to the client: saved values, changes, and an error for the rest."""
+"""Builds what a request sends back to the client: saved values, changes and an error."""
 
 from __future__ import annotations
 
@@ -19,20 +19,25 @@ _PLAIN = (torch.Tensor, str, bytes, int, float, complex, bool, type(None), torch
 
 
 def _entry() -> dict[str, Any]:
-    """What a request sends back, with nothing in it yet."""
+    """Return what a request sends back, with nothing in it yet."""
     return {"saves": {}, "error": None, "registered": {}, "sequences": {}}
 
 
 def without_saves(entry: Mapping[str, Any], error: Exception) -> dict[str, Any]:
-    """What a request sends back whose saved values could not be, because of ``error``."""
+    """Return what a request sends back whose saved values cannot be sent, because of ``error``.
+
+    Args:
+        entry: What it would have sent back. The error in it, if any, takes precedence.
+        error: The reason.
+    """
     refusal = capture_exception(error)
-    # Nothing the user wrote raised it.
+    # The traceback is left out, because nothing that the user wrote raised it.
     refusal["traceback"] = ""
     return _entry() | {"error": entry["error"] or refusal}
 
 
 def _saves(request: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What a request's block saved, and changed around it; the error for what cannot be sent."""
+    """Return what a request's block saved and changed, and the error for what cannot be sent."""
     block, saves = request.mediator, request.saves()
     if not isinstance(block, RequestBlock):
         return _able_to_travel(saves)
@@ -56,7 +61,7 @@ def _saves(request: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Those of saved ``values`` that can be sent to the caller, and the error for the rest."""
+    """Return those of ``values`` that can be sent to the caller, and the error for the rest."""
     refusal = None
     able = {}
     for name, value in values.items():
@@ -78,7 +83,7 @@ def _able_to_travel(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def _surely_travels(value: Any, levels: int = 4) -> bool:
-    """Whether ``value``, in a few levels, is certain to travel, told without trying."""
+    """Return whether ``value`` can certainly be sent, judged by types a few levels deep."""
     if isinstance(value, _PLAIN):
         return True
     if type(value) not in (list, tuple, dict) or not levels:

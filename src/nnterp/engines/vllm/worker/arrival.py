@@ -1,4 +1,4 @@
-"""A block's payload, made into a block in the worker."""
+"""Rebuilds a block in the worker from the payload that its request carries."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from nnterp.engines.vllm.worker.captured import CapturedObjects
 from nnterp.engines.vllm.worker.request_state import RequestState
 from nnterp.tracing.steps import with_ends
 
-#: How nnsight names a block that arrived; tracebacks are told apart by it.
+#: The file name that nnsight gives a block that arrived; tracebacks are told apart by it.
 _FILE = "<edit-{}>"
 
 
 _numbers = itertools.count()
 
-#: Sources that are kept compiled.
+#: How many sources are cached in compiled form.
 _COMPILED = 256
 
 
 def rebuild(
     source: str, glbls: dict[str, Any], lcls: dict[str, Any], presaved: set[str], file: str
 ) -> Mediator:
-    """The block with this ``source``, among these names, that the user wrote in ``file``.
+    """Return the block with this ``source``, among these names, that the user wrote in ``file``.
 
     Args:
-        source: Its body.
-        glbls: The global names that it uses.
-        lcls: The local names that it uses.
-        presaved: Those of them that were saved above it.
+        source: The source of its body.
+        glbls: The global names that it uses, with their values.
+        lcls: The local names that it uses, with their values.
+        presaved: Those of the names that were saved above it.
         file: The user's file.
     """
     state = RequestState(file, CapturedObjects(glbls | lcls))
@@ -47,6 +47,7 @@ def rebuild(
 
 @lru_cache(_COMPILED)
 def _compiled(source: str) -> CodeType:
+    """Compile ``source`` under a file name of its own, by which `linecache` finds it."""
     # Tracebacks, and a backward pass written in the block, read the source by this name.
     name = _FILE.format(next(_numbers))
     code = compile(with_ends(ast.parse(source)), name, "exec")

@@ -1,11 +1,10 @@
-"""A request's rows, cut out of a step and put back in place.
+"""Cuts a request's rows out of a step's tensors, and writes edited rows back in place.
 
-vLLM runs every request of a step in one tensor: ``[tokens, hidden]``, or
-``[1, tokens, hidden]`` under its Transformers backend, with the heads of queries, keys
-and values flattened into the last axis. A block is entitled to its own request's rows.
-`PrivateRows` copies them out in the layout of the contract, so that nothing a later
-kernel writes can change what was read, and `RowBatcher` copies edited ones back into
-those rows and no others.
+vLLM runs every request of a step in one tensor: ``[tokens, hidden]``, or ``[1, tokens, hidden]``
+under its Transformers backend, with the heads of queries, keys and values flattened into the last
+axis, ``[tokens, heads * head_dim]``. A block may have its own request's rows only. `PrivateRows`
+copies them out in the layout of the standard value, so that nothing a later kernel writes can
+change what was read, and `RowBatcher` copies edited ones back into those rows and no others.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from nnterp.vocabulary.values import Value
 
 
 class RefusedSplice(ValueError):
-    """A value that does not fit the rows it would be spliced into."""
+    """Raised for a value that does not fit the rows it would take the place of."""
 
 
 class RowBatcher(VLLMBatcher):
-    """Takes a request's rows out of a step, and puts a block's edits back into them.
+    """Cuts a request's rows out of a step's tensors, and writes a block's edits back into them.
 
-    Where most of a step's rows are read, a value is computed, or copied, for all of them at
-    once and handed out in pieces; where few are, each is read on its own, for a piece keeps
-    alive the whole it was cut from.
+    Where blocks read most of a step's rows, a value is computed, or copied, for all of them at once
+    and split among the requests. Where they read few, each request's rows are read on their own,
+    for a piece keeps alive the whole tensor that it was cut from.
 
-    The first edit of a location in a step copies the slab, and every edit after it, of
-    this request or another, is written into that copy: the cost is one slab a location,
-    however many requests edit it, and a tensor the model also uses elsewhere keeps its
-    own values there.
+    The first edit of a location in a step copies the step's tensor, and every edit after it, of
+    this request or another, is written into that copy. The cost is one copy of the tensor a
+    location, however many requests edit it, and where the model also uses the tensor elsewhere it
+    keeps its own values.
     """
 
     def __init__(self) -> None:
         super().__init__(None)
-        #: The rows of each request of the step, in order.
+        #: The number of rows of each request of the step, in order.
         self.lengths: list[int] = []
         self._copies: list[Tensor] = []
         self._pieces: dict[tuple[int, str], Sequence[Tensor] | None] | None = None
@@ -56,10 +55,10 @@ class RowBatcher(VLLMBatcher):
         self._edited: set[int] = set()
 
     def arrive(self, readers: Iterable[Any]) -> None:
-        """The forward has reached another location: what was copied before is the model's.
+        """Start serving another location: earlier copies now belong to the model.
 
         Args:
-            readers: The blocks that wait for it.
+            readers: The blocks that wait for the location.
         """
         self._copies.clear()
         self._edited.clear()
@@ -67,13 +66,24 @@ class RowBatcher(VLLMBatcher):
         self._pieces = {} if 2 * rows > self.total else None
 
     def token_axis(self, tensor: Tensor) -> int | None:
-        """The axis of ``tensor`` that holds the step's rows, or None."""
+        """Return the axis of ``tensor`` that holds the step's rows, or None."""
         return self._token_dim(tensor)
 
     def piece(
         self, step: StepContent, site: Site, value: Value, host: StandardEnvoy
     ) -> Tensor | None:
-        """The rows of ``step``'s block out of a reading of all of them, or None."""
+        """Return the rows of ``step``'s block out of one reading of all rows, or None.
+
+        Args:
+            step: What arrived, and the block.
+            site: Where the value is.
+            value: The value.
+            host: The envoy that hosts it.
+
+        Returns:
+            The rows in the layout of ``value``. None if each block reads its own rows here, if the
+            block's request has edited the location, or if the reading is not one row a token.
+        """
         if self._pieces is None or step.block.batch_group[0] in self._edited:
             return None
         key = (id(host), value.name)
@@ -88,6 +98,7 @@ class RowBatcher(VLLMBatcher):
     def _cut(
         self, content: Any, site: Site, value: Value, host: StandardEnvoy
     ) -> Sequence[Tensor] | None:
+        """Read ``value`` for the whole step and split it by request, if it is one row a token."""
         if value.token_axis is None or "key" in value.axes:
             return None
         with outside_inference_mode():
@@ -95,11 +106,13 @@ class RowBatcher(VLLMBatcher):
             whole = reading.mapped(batched(reading.tensor, value, host))
             if whole.tensor.shape[value.token_axis] != sum(self.lengths):
                 return None
-            # Unlike views, these count their own edits.
+            # Unlike views, these have version counters of their own, which count their own edits.
             return torch.unsafe_split_with_sizes(whole.copied(), self.lengths, value.token_axis)
 
     def narrow(self, value: Any, group: BatchGroup) -> Any:
-        # The two things blocks mostly pass, without nnsight's walk through structures.
+        """Return ``value`` with each tensor cut to the rows of ``group``, ``[start, length]``."""
+        # A tensor and a tuple of tensors are what decoder blocks mostly pass. They are handled
+        # without nnsight's walk through structures.
         if group is not None:
             if type(value) is Tensor:
                 return self._narrow_tensor(value, group)
@@ -108,11 +121,12 @@ class RowBatcher(VLLMBatcher):
         return super().narrow(value, group)
 
     def widen(self, full: Any, group: BatchGroup, edited: Any) -> Any:
+        """Return ``full`` with the rows of ``group`` as ``edited`` has them, or refuse a misfit."""
         if group is not None:
             self._edited.add(group[0])
         if isinstance(edited, Edit):
             return self._merge(full, group, edited.before, edited.after)
-        # nnsight's own handles swap in whatever they are given.
+        # An assignment to one of nnsight's own handles swaps in whatever it is given.
         own = self.narrow(full, group)
         misfit = _misfit(own, edited)
         if misfit is not None:
@@ -120,6 +134,7 @@ class RowBatcher(VLLMBatcher):
         return self._merge(full, group, own, edited)
 
     def _merge(self, full: Any, group: BatchGroup, before: Any, after: Any) -> Any:
+        """Return ``full`` with the request's part changed from ``before`` to ``after``."""
         if before is after:
             return full
         if isinstance(full, Tensor):
@@ -133,6 +148,7 @@ class RowBatcher(VLLMBatcher):
         return full._make(merged) if hasattr(full, "_make") else type(full)(merged)
 
     def _write_rows(self, full: Tensor, group: BatchGroup, rows: Tensor) -> Tensor:
+        """Return the location's one copy of ``full``, with ``rows`` in place of the request's."""
         axis = self._token_dim(full)
         if axis is None or group is None:
             raise ValueError(
@@ -146,7 +162,7 @@ class RowBatcher(VLLMBatcher):
 
 
 def _misfit(served: Any, offered: Any) -> str | None:
-    """Why ``offered`` cannot take the place of ``served``, or None where it can."""
+    """Return why ``offered`` cannot take the place of ``served``, or None where it can."""
     if isinstance(served, Tensor):
         if not isinstance(offered, Tensor):
             return f"holds a tensor of shape {tuple(served.shape)}; it cannot become {offered!r}"

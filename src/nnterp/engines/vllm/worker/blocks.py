@@ -1,10 +1,10 @@
-"""A request's block in the worker, kept to its own request.
+"""Runs a request's block in the worker, isolated from all other requests.
 
-Every block of every request runs on the worker's one thread, beside a forward they all
-share. `RequestBlock` is nnsight's mediator with the walls that takes: what a block raises
-ends its own request and comes home with the user's line; what it switches in the thread is
-its own; a value that does not fit is refused in the block that wrote it;
-and a request that vLLM evicted and recomputes sees the rows it would have seen.
+Every block of every request runs on the worker's one thread, beside a forward that they all share.
+`RequestBlock` is nnsight's mediator with what that needs: what a block raises ends its own request
+and is sent to the client with the user's line; thread state that it switches is its own; a value
+that does not fit is refused in the block that wrote it; and the block of a request that vLLM
+preempted and recomputes sees the rows it would have seen without that.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nnterp.tracing.steps import end_loop, raise_in
 
 
 class BlockEnded(Exception):
-    """A block asked the process to end; only its request does."""
+    """Raised for a block that asked the process to end, which ends its request only."""
 
 
 class Names(dict[str, Any]):
-    """The names a block binds, over the globals it was written among.
+    """Holds the names that a block binds, over the globals it was written among.
 
-    nnsight's own namespace also tells the blocks written beside it of each, in Python; here
-    there are none.
+    nnsight's own namespace also shares each binding with the blocks written beside it, in Python
+    code; here there are no such blocks.
     """
 
     def __init__(self, own: Mapping[str, Any], outer: Mapping[str, Any]) -> None:
@@ -47,10 +47,13 @@ class Names(dict[str, Any]):
 
 
 class RequestBlock(Mediator):
-    """One request's block.
+    """Runs one request's block, as an nnsight mediator isolated from other requests.
 
     Attributes:
-        state: What is kept of it.
+        state: What the worker keeps of the block.
+        transform: The open values or the handle whose edits `flush` puts into the model, or None.
+        pending: What the block waits for, or None.
+        iteration: Which occurrence of a location the block wants; None for the next.
     """
 
     state: RequestState
@@ -67,21 +70,27 @@ class RequestBlock(Mediator):
 
     @classmethod
     def convert(cls, mediator: Mediator, file: str) -> None:
-        """Turn a mediator that nnsight built for a request into one of these."""
+        """Turn a mediator that nnsight built for a request into a `RequestBlock`, in place.
+
+        Args:
+            mediator: The mediator.
+            file: Where the user wrote the block.
+        """
         mediator.__class__ = cls
         mediator.state = RequestState(file, CapturedObjects({}))
 
     def _run(self) -> None:
+        """Run the block, and raise `BlockEnded` in place of what would end the process."""
         try:
             super()._run()
         except (Exception, GreenletExit):
             raise
         except BaseException as error:
-            # SystemExit and its like are not for the engine every request shares.
+            # SystemExit and its like are not for the engine, which every request shares.
             raise BlockEnded(f"{type(error).__name__}: {error}") from error
 
     def flush(self) -> None:
-        """Put the edits of what the block has open into the model; of a mere read, nothing."""
+        """Put the edits of what the block has open into the model; after a mere read do nothing."""
         held: Any = self.transform
         if isinstance(held, (OpenValues, PrivateHandle)) and not held.edited():
             self.transform = None
@@ -89,15 +98,15 @@ class RequestBlock(Mediator):
             super().flush()
 
     def switch(self, *args: Any) -> Any:
-        """Run the block to its next wait, which is given back."""
+        """Run the block to its next wait, and return what it waits for."""
         return self._take_turn(super().switch, *args)
 
     def end_loop(self) -> None:
-        """End the loop over steps that the block waits in, if it does, its request being over."""
+        """End the loop over steps that the block waits in, if any, after its request is over."""
         end_loop(self, self._refuse)
 
     def _take_turn(self, run: Callable[..., Any], *args: Any) -> Any:
-        """``run`` the block on, in its own thread state and not in the forward's."""
+        """Call ``run``, which runs the block on, in its own thread state, not the forward's."""
         state, interleaver = self.state, self.interleaver
         if interleaver.guards_random:
             random = random_state()
@@ -114,7 +123,15 @@ class RequestBlock(Mediator):
                 set_random_state(random)
 
     def handle(self, provider: str, value: Any) -> Any:
-        """Answer what the block asks of ``provider``, reached now; what the model goes on with."""
+        """Answer all that the block asks of ``provider``, which the forward has reached.
+
+        Args:
+            provider: The location.
+            value: What arrived there.
+
+        Returns:
+            What the model goes on with.
+        """
         occurrence = self.occurrence(provider)
         while (
             (pending := self.pending) is not None
@@ -130,9 +147,9 @@ class RequestBlock(Mediator):
         return value
 
     def _hand_over(self, pending: Pending, content: Any) -> None:
-        """Give the block its own part of ``content``."""
+        """Give the block its own part of ``content``, and run it to its next wait."""
         if self.state.waits_for_value:
-            # A standard value takes its request's rows out of the step's for itself.
+            # A standard value cuts its request's rows out of the step's content by itself.
             self.pending = self.switch(StepContent(content, self))
             return
         handed = PrivateHandle(
@@ -142,8 +159,9 @@ class RequestBlock(Mediator):
         self.pending = self.switch(handed.private)
 
     def _put_back(self, pending: Pending, content: Any) -> Any:
-        """``content`` with what the block swaps in for its own part of it."""
-        # Logits and samples end in a token, which the request keeps; nothing else does.
+        """Return ``content`` with what the block swaps in for its own part of it."""
+        # Edits of logits and samples end in a token, which the request keeps; other edits may end
+        # in the KV cache.
         self.state.edited |= not pending.provider.endswith((".logits", ".samples"))
         try:
             content = self.batcher.widen(content, self.batch_group, pending.value)
@@ -155,15 +173,15 @@ class RequestBlock(Mediator):
 
     @property
     def batcher(self) -> RowBatcher:
-        """What cuts this request's rows out of a step."""
+        """Return the batcher that cuts this request's rows out of a step."""
         return self.interleaver.batcher
 
     def _refuse(self, error: BaseException) -> Any:
-        """Raise ``error`` where the block is waiting; what it waits for next."""
+        """Raise ``error`` where the block is waiting, and return what it waits for next."""
         return self._take_turn(raise_in, self, error)
 
     def end(self, error: Exception) -> None:
-        """End the block, and with it its request, with ``error``, whatever it catches."""
+        """End the block, and with it its request, with ``error``, whatever the block catches."""
         self.exception = error
         self.pending = None
         try:
@@ -175,7 +193,10 @@ class RequestBlock(Mediator):
 
 
 def _in_a_shared_step(pending: Any) -> Any:
-    """What a block waits for; a skip as the swap it comes to where other requests need the call."""
+    """Return what a block waits for, with a skip of a module as a swap of the module's output.
+
+    Other requests of the step need the module's call.
+    """
     if pending is None or pending.event is not Event.SKIP:
         return pending
     output = f"{pending.provider.removesuffix('.skip')}.output"

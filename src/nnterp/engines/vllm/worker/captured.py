@@ -1,9 +1,9 @@
-"""What a block changes of the objects around it.
+"""Finds what a block changes of the objects around it.
 
 A block is written among objects of its caller's: a list that it appends to, a tensor that it fills,
-an object whose attributes it sets. The worker has copies of them. So each is remembered as it
-arrived, under the path that leads to it from the names the block uses; what is different in the
-end goes home under that path, and is done there to the caller's own.
+an object whose attributes it sets. The worker has copies of them. So each is recorded as it
+arrived, under the path that leads to it from the names the block uses. What is different in the end
+is sent to the client under that path, and is applied there to the caller's own object.
 """
 
 from __future__ import annotations
@@ -30,21 +30,29 @@ from nnterp.engines.vllm.transport.references import (
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
 
 
-#: Packages of which no object is the caller's to keep results in.
+#: Packages whose objects are none that a caller keeps results in.
 _MACHINERY = ("nnsight", "nnterp", "vllm")
 
 
 class _Remembered(NamedTuple):
+    """Records an object as it arrived.
+
+    Attributes:
+        path: The path that leads to it.
+        value: The object.
+        then: Its state as it arrived, as `_state` returned it.
+    """
+
     path: Path
     value: Any
     then: Any
 
 
 class CapturedObjects:
-    """The objects around a block in the worker, as they arrived with it.
+    """Holds the objects around a block in the worker, and records them as they arrived with it.
 
     Args:
-        names: The names that the block uses from outside.
+        names: The names that the block uses from outside, with their values.
     """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
@@ -52,12 +60,12 @@ class CapturedObjects:
         self._paths = {id(one.value): one.path for one in self._all}
 
     def changes(self) -> list[tuple[Path, Change]]:
-        """What is different now, and where."""
+        """Return what is different now, each change with the path of its object."""
         found = ((path, _difference(value, then)) for path, value, then in self._all)
         return [(path, change.mapped(self.referring)) for path, change in found if change]
 
     def referring(self, value: Any) -> Any:
-        """``value``, with a reference in place of each of these objects that it is or holds."""
+        """Return ``value`` with a reference for each captured object that it is or holds."""
         paths = self._paths
 
         def reference(part: Any) -> Any:
@@ -67,7 +75,7 @@ class CapturedObjects:
 
 
 def _reachable(names: Mapping[str, Any]) -> Iterator[_Remembered]:
-    """Every object that can be changed and is reached from ``names``, once."""
+    """Yield every object that can be changed and is reached from ``names``, once."""
     seen: set[int] = set()
     waiting: deque[tuple[Path, Any]] = deque(
         ((("name", name),), value) for name, value in names.items()
@@ -84,7 +92,7 @@ def _reachable(names: Mapping[str, Any]) -> Iterator[_Remembered]:
 
 
 def _parts(value: Any) -> Iterable[tuple[Step, Any]]:
-    """What ``value`` holds, and how it is reached from there."""
+    """Return what ``value`` holds, with the step that leads to each part from there."""
     if isinstance(value, (list, tuple, deque)):
         if set(map(type, value)) <= set(_PLAIN):
             return ()
@@ -101,19 +109,19 @@ def _parts(value: Any) -> Iterable[tuple[Step, Any]]:
 
 
 def _has_attributes(value: Any) -> bool:
-    """Whether ``value`` is an object whose attributes are the caller's to set."""
+    """Return whether ``value`` is an object whose attributes are the caller's to set."""
     if isinstance(value, (type, FunctionType, MethodType, ModuleType, Tensor, np.ndarray)):
         return False
     package = type(value).__module__.partition(".")[0]
     attributes = getattr(value, "__dict__", None)
-    # What has a name in the worker did not travel.
+    # An object with a persistent id is the worker's own, and was not sent.
     return isinstance(attributes, dict) and not (
         package in _MACHINERY or "_persistent_id" in attributes
     )
 
 
 def _state(value: Any) -> Any:
-    """What tells whether ``value`` has changed; None for what is not remembered."""
+    """Return what tells whether ``value`` has changed, or None for what is not recorded."""
     if isinstance(value, (list, deque)):
         return list(value)
     if isinstance(value, dict):
@@ -128,6 +136,7 @@ def _state(value: Any) -> Any:
 
 
 def _difference(value: Any, then: Any) -> Change | None:
+    """Return how ``value`` differs from its state ``then``, or None where it does not."""
     if isinstance(value, (list, deque)):
         return _of_sequence(list(value), then)
     if isinstance(value, set):
@@ -139,6 +148,7 @@ def _difference(value: Any, then: Any) -> Change | None:
 
 
 def _of_sequence(now: Sequence[Any], then: Sequence[Any]) -> Change | None:
+    """Return the change of a sequence from ``then`` to ``now``, or None where there is none."""
     if len(now) < len(then):
         return Whole(list(now))
     pairs = enumerate(zip(now, then, strict=False))
@@ -148,6 +158,7 @@ def _of_sequence(now: Sequence[Any], then: Sequence[Any]) -> Change | None:
 
 
 def _of_mapping(now: Mapping[Any, Any], then: Mapping[Any, Any]) -> Change | None:
+    """Return the change of a mapping from ``then`` to ``now``, or None where there is none."""
     nothing = object()
     put = [(key, value) for key, value in now.items() if then.get(key, nothing) is not value]
     removed = [key for key in then if key not in now]

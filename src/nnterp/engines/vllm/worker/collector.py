@@ -1,7 +1,8 @@
-"""One `collect` in the worker.
+"""Collects the rows that one `collect` asks for, in the worker.
 
-Its requests carry a number in place of a block. Where a wanted value comes by, its rows are
-taken for all of the step's requests in one operation, and nothing waits.
+Its requests carry the collector's id and the prompt's index in place of a block. Where the forward
+reaches a wanted value, its rows are taken for all of the step's requests in one operation, and
+nothing waits.
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ from nnterp.vocabulary.names import Place
 
 
 class _Source(NamedTuple):
+    """Describes a wanted value and where it is.
+
+    Attributes:
+        place: The place that was asked for.
+        site: Where the value is.
+        host: The envoy that hosts it.
+        is_earlier: Whether this is the earlier part of a value that comes in two parts.
+    """
+
     place: Place
     site: Any
     host: StandardEnvoy
@@ -35,13 +45,17 @@ class _Source(NamedTuple):
 
 
 class Collector:
-    """What one `collect` keeps of the steps that its requests are in.
+    """Keeps what one `collect` wants of the steps that its requests are in.
 
     Args:
         model: The worker's tree.
         wanted: The selection at each place.
-        lengths: The tokens of each prompt.
-        store: Where the rows go; nowhere on a rank that only takes part in the reading.
+        lengths: The number of tokens of each prompt.
+        store: Where the rows are put; None on a rank that only takes part in the reading.
+
+    Attributes:
+        lengths: The number of tokens of each prompt.
+        error: The first error, captured for the client; after it nothing more is kept.
     """
 
     def __init__(
@@ -58,29 +72,36 @@ class Collector:
         self._store = store
         self._gather = Gather(wanted, store or NullStore())
         self._sources: dict[str, list[_Source]] = {}
-        #: What the step had of values that come in two parts, when the earlier came by.
+        #: The earlier parts of values that come in two parts, as read in this step.
         self._parts: dict[Place, Tensor] = {}
         for place in wanted:
             host = model.host_of(place.value, place.layer or 0)
             self._expect(_Source(place, getattr(type(host), place.value.name).site, host))
 
     def _expect(self, source: _Source) -> None:
+        """Register ``source`` at its location, with the earlier part of a value in two parts."""
         place, site, host, _ = source
         if isinstance(site, TwoPart):
             self._expect(_Source(place, site.earlier, host, is_earlier=True))
         self._sources.setdefault(site.location(host), []).append(source)
 
     def enter(self, spans: Sequence[Span], a_row_each: bool = False) -> None:
-        """A step has these prompts' tokens in its rows, or one row for each prompt's logits."""
+        """Take note of which prompts' tokens are in the rows of the step that begins.
+
+        Args:
+            spans: The rows of each prompt.
+            a_row_each: Whether there is one row for each prompt, its logits, not one for each
+                token.
+        """
         self._gather.enter(spans, a_row_each)
 
     @property
     def locations(self) -> Iterable[str]:
-        """Where what is to be kept comes by."""
+        """Return the locations at which the forward reaches what is to be kept."""
         return self._sources
 
     def arrive(self, location: str, content: Any) -> None:
-        """Keep the rows wanted of what the step holds at ``location``."""
+        """Keep the wanted rows of ``content``, which is what the step holds at ``location``."""
         if self.error is not None:
             return
         try:
@@ -90,14 +111,16 @@ class Collector:
             self.error = capture_exception(error)
 
     def _take(self, source: _Source, content: Any) -> None:
+        """Read the value of ``source`` out of ``content``, and keep its wanted rows."""
         place, site, host, is_earlier = source
         value = place.value
         if is_earlier:
             self._parts[place] = site.read(host, content).copied()
             return
         part = self._parts.pop(place) if isinstance(site, TwoPart) else None
-        # Where modules apply adapters they do to the step's rows, all of them, and a value may
-        # take a module's call; none that has a row and a column a token does.
+        # LoRA adapters are applied to all rows of the step together, and reading a value may call a
+        # module. So where there are adapters a value is read for the whole step, unless it has a
+        # row and a column for each token: no such value calls a module.
         axis = value.token_axis if self._has_adapters and "key" not in value.axes else None
 
         def here(narrow: Callable[[Tensor], Tensor]) -> Site:
@@ -112,7 +135,7 @@ class Collector:
             group = [span.start, span.length]
             if axis is not None:
                 step = of_step()
-                # Of what is kept alive as long as the part is, a part of its own.
+                # A copy, because a view keeps alive the whole step's tensor.
                 return copied(step.tensor.narrow(axis, *group))
             own = self._batcher.narrow(content, group)
             with outside_inference_mode():
@@ -138,11 +161,20 @@ class Collector:
             self._gather.add(place, picked)
 
     def _rows(self, tensor: Tensor, rows: Picked) -> Tensor:
+        """Return the rows picked out of ``tensor``, or ``tensor`` where it has no axis of rows."""
         axis = self._batcher.token_axis(tensor)
         return tensor if axis is None else rows.take(tensor, axis)
 
     def finish(self, keep: bool) -> bytes | None:
-        """The results and the error for the caller's process; or nothing, letting go of them."""
+        """Return the results and the error, pickled for the caller's process.
+
+        Args:
+            keep: Whether the results are wanted. If not, they are released.
+
+        Returns:
+            The pickled results and error. None if they are not wanted, or on a rank without a
+            store.
+        """
         if self._store is None:
             return None
         try:

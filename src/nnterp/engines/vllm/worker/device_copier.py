@@ -1,8 +1,10 @@
-"""Copies from a GPU to the host that the forward does not wait for.
+"""Copies rows from a GPU to the host without making the forward wait.
 
-Rows are copied into pinned memory on a stream of their own, and a thread moves them on from
-there. Pinned memory is bounded: when all of it is in use, the forward's launching waits for
-some to be free."""
+Rows are copied into pinned memory on a CUDA stream of their own, and a thread copies them from
+there into the result. Pinned memory is bounded: when all of it is in use, the forward's launching
+waits for some to be free. A single row that is larger than a piece of it gets pinned memory beyond
+that bound.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from nnterp.lifetime import Reading, share_with_stream
 
-#: The size of a piece of pinned memory, and how many there are at most.
+#: The size of a piece of pinned memory, in bytes, and how many pieces there are at most.
 _PIECE = 16 << 20
 
 
@@ -23,14 +25,14 @@ _PIECES = 32
 
 
 class _Underway(NamedTuple):
-    """Rows on their way through pinned memory.
+    """Describes rows that are being copied through pinned memory.
 
     Attributes:
-        piece: The pinned memory they pass through.
-        nbytes: How much of it they fill.
-        arrived: When they are in it.
-        into: The result they belong to.
-        targets: Where.
+        piece: The pinned memory that they pass through, as bytes.
+        nbytes: How many bytes of it they fill.
+        arrived: The event that is recorded on the stream when they are in it.
+        into: The result that they belong to, ``[count, ...]``.
+        targets: Their rows in it.
     """
 
     piece: Tensor
@@ -41,7 +43,7 @@ class _Underway(NamedTuple):
 
 
 class DeviceToHostCopier:
-    """The way from a GPU to the host."""
+    """Copies rows from a GPU into results on the host, with a CUDA stream and thread of its own."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
@@ -53,10 +55,19 @@ class DeviceToHostCopier:
         self._carrier.start()
 
     def send(self, rows: Reading, into: Tensor, targets: Tensor | slice) -> None:
-        """Have ``rows``, as they are now, at ``targets`` of ``into`` once `close` returns."""
+        """Copy ``rows``, as they are now, to ``targets`` of ``into``; they are there after `close`.
+
+        Args:
+            rows: ``[rows, ...]`` on a GPU.
+            into: ``[count, ...]`` on the host.
+            targets: The index of each row in ``into``.
+
+        Raises:
+            BaseException: What made an earlier copy fail.
+        """
         if self._failure is not None:
             raise self._failure
-        # They are on their way still as the forward goes on to write to what they are cut from.
+        # The copy is still under way when the forward writes again to what the rows are cut from.
         own = rows.packed()
         share_with_stream(own, self._stream)
         at_once = max(1, _PIECE // max(1, own[0].nbytes))
@@ -73,6 +84,7 @@ class DeviceToHostCopier:
             self._underway.put(_Underway(piece, part.nbytes, arrived, into, where))
 
     def _piece(self, nbytes: int) -> Tensor:
+        """Return pinned memory of at least ``nbytes`` bytes; wait for some if all is in use."""
         if nbytes > _PIECE:
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         if self._free.empty() and self._made < _PIECES:
@@ -81,6 +93,7 @@ class DeviceToHostCopier:
         return self._free.get()
 
     def _carry(self) -> None:
+        """Copy rows from pinned memory into their results as they arrive; runs in the thread."""
         while (underway := self._underway.get()) is not None:
             try:
                 underway.arrived.synchronize()
@@ -92,7 +105,11 @@ class DeviceToHostCopier:
                 self._free.put(underway.piece)
 
     def close(self) -> None:
-        """Wait until all that was sent is there."""
+        """Wait until all rows that were sent are in their results.
+
+        Raises:
+            BaseException: What made a copy fail.
+        """
         self._underway.put(None)
         self._carrier.join()
         if self._failure is not None:
@@ -100,6 +117,7 @@ class DeviceToHostCopier:
 
 
 def _part(targets: Tensor | slice, start: int, count: int) -> Tensor | slice:
+    """Return ``count`` of ``targets``, from the one at ``start`` on."""
     if isinstance(targets, slice):
         return slice(targets.start + start, targets.start + start + count)
     return targets[start : start + count]

@@ -1,9 +1,10 @@
-"""What edited requests leave in the cache.
+"""Clears the KV cache blocks of edited requests before other requests are given them.
 
-Keys and values lie in blocks, and the next request is given a block as the last one left it.
-That is harmless where what was left is finite: a kernel that reads a whole block weighs what is
-not its own with zero. But zero times what is not a number is not a number, and an edit can be
-that. So a block that an edited request has held is cleared when it is handed on.
+Keys and values lie in KV cache blocks, and the next request is given a block as the last one left
+it. That is harmless where what was left is finite: a kernel that reads a whole block weighs what is
+not its own with zero. But zero times NaN is NaN, as is zero times infinity, and an edit can leave
+those. So a block that an edited request has held is cleared when it is handed on. The model runner
+does so on a CPU only.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import torch
 from nnsight.util import apply
 from torch import Tensor
 
-#: A request's blocks, of each of the engine's groups of layers; all groups share one numbering.
+#: A request's KV cache blocks, for each of the engine's groups of layers; all groups share one
+#: numbering.
 BlockIds = Sequence[Sequence[int]]
 
 
 class EditedBlocks:
-    """The blocks that edited requests have held since they were last cleared.
+    """Tracks the KV cache blocks that edited requests have held, and clears those handed on.
 
     Args:
-        runner: vLLM's model runner, whose cache they are of.
+        runner: vLLM's model runner, which has the KV cache.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -31,12 +33,16 @@ class EditedBlocks:
         self._held: set[int] = set()
 
     def hold(self, blocks: BlockIds) -> None:
-        """An edited request holds ``blocks``."""
+        """Record that an edited request holds ``blocks``."""
         for group in blocks:
             self._held.update(group)
 
     def hand_on(self, scheduled: Any) -> None:
-        """Clear those of the blocks that vLLM's ``scheduled`` step hands on."""
+        """Clear those of the recorded blocks that requests are given in a step.
+
+        Args:
+            scheduled: vLLM's scheduler output for the step.
+        """
         if not self._held:
             return
         given = {block for block in self._given(scheduled) if block in self._held}
@@ -45,7 +51,7 @@ class EditedBlocks:
             self._held -= given
 
     def _given(self, scheduled: Any) -> Iterator[int]:
-        """The blocks that requests are given in a step, to write to."""
+        """Yield the blocks that requests are given in a step, to write to."""
         for new in scheduled.scheduled_new_reqs:
             yield from self._to_write(new.block_ids, new.num_computed_tokens)
         running = scheduled.scheduled_cached_reqs
@@ -54,24 +60,26 @@ class EditedBlocks:
         )
         for request, blocks, computed in every:
             if blocks is not None:
-                # One that was evicted is given all of its blocks anew, and others what they lack.
+                # A preempted request is given all of its blocks anew, and another the blocks it
+                # lacks.
                 begun = computed if request in running.resumed_req_ids else 0
                 yield from self._to_write(blocks, begun)
 
     def _to_write(self, blocks: BlockIds, computed: int) -> Iterator[int]:
-        """Those of ``blocks`` that hold none of the ``computed`` tokens, which others have run."""
+        """Yield the blocks with none of the ``computed`` tokens, which others have run."""
         groups = self._runner.kv_cache_config.kv_cache_groups
         for own, group in zip(blocks, groups, strict=True):
             yield from own[-(-computed // group.kv_cache_spec.block_size) :]
 
     def _clear(self, blocks: Iterable[int]) -> None:
+        """Fill ``blocks`` with zeros in the KV cache of every layer."""
         count = self._runner.kv_cache_config.num_blocks
         index = torch.tensor(list(blocks), device=self._runner.device)
         for tensor in self._tensors():
             tensor.index_fill_(tensor.shape.index(count), index, 0)
 
     def _tensors(self) -> Iterator[Tensor]:
-        """The cache, as each layer sees it."""
+        """Yield the KV cache tensors, as each layer sees them."""
         layers = self._runner.compilation_config.static_forward_context
         for group in self._runner.kv_cache_config.kv_cache_groups:
             for name in group.layer_names:

@@ -1,7 +1,7 @@
-"""nnsight's forward on every module, while a step needs it.
+"""Puts nnsight's forward on every module for the steps that need it.
 
-nnsight stands in front of each module's own forward to hand over what comes by, and stays
-there. With nobody to hand anything to it only asks so, at every module of every step.
+nnsight wraps each module's own forward, to hand over what passes, and leaves the wrapper there.
+Where nobody waits for anything the wrapper only finds that out, at every module of every step.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from torch import nn
 
 
 class NnsightForwards:
-    """The forwards that nnsight has put on the modules of a tree.
+    """Puts on and takes off the forwards that nnsight has set on the modules of a tree.
 
     Args:
-        root: The module whose tree it is. A forward that a module had of its own stays as it
-            is, with nnsight's around it.
+        root: The root module of the tree. A forward that a module had of its own stays as it is,
+            with nnsight's around it.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -28,7 +28,11 @@ class NnsightForwards:
         self._there = True
 
     def use(self, there: bool) -> None:
-        """Have them in front of the modules' own, or out of the way."""
+        """Put nnsight's forwards in front of the modules' own, or take them away.
+
+        Args:
+            there: Whether they are to be there.
+        """
         if there is self._there:
             return
         for attributes, forward in self._forwards:

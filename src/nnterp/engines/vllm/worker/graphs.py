@@ -1,8 +1,8 @@
-"""CUDA graphs that are broken open only where and when somebody looks.
+"""Replays CUDA graphs with breaks at the taps only in steps in which somebody reads them.
 
-A replayed graph runs no Python, so nnsight records each tap as a break in it, and a graph
-with breaks is launched in pieces. Most steps of an engine have nobody looking: for those,
-every graph is recorded a second time, without breaks, and replayed whole.
+A replayed graph runs no Python, so nnsight records each tap as a break in it, and a graph with
+breaks is launched in pieces. In most steps of an engine nobody reads a tap: for those, every graph
+is recorded a second time, without breaks, and replayed whole.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class TwofoldGraphs:
-    """The engine's graphs, recorded with and without breaks at the taps.
+    """Switches the engine's CUDA graphs between recordings with and without breaks at the taps.
 
-    One recording takes the place of the other in vLLM's own wrapper, which keeps them by
-    the shape of the batch.
+    One recording takes the place of the other in vLLM's own wrapper, which keeps them by the shape
+    of the batch.
     """
 
     def __init__(self) -> None:
@@ -25,6 +25,10 @@ class TwofoldGraphs:
         ]
 
     def use(self, broken: bool) -> None:
-        """Have the next forward replay, or record, the graphs with breaks or those without."""
+        """Make the next forward replay, or record, the graphs with breaks or those without.
+
+        Args:
+            broken: Whether it is those with breaks.
+        """
         for wrapper, entries in self._recordings:
             wrapper.entries = entries[broken]

@@ -1,4 +1,4 @@
-"""nnsight's own handles on a module's input and output, as private copies."""
+"""Serves nnsight's own handles on a module's input and output as private copies."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from nnterp.tracing.edit import Edit
 
 
 class PrivateHandle:
-    """What nnsight's own handle on a location is given: copies of the request's rows too.
+    """Holds the copies of a request's rows that nnsight's own handle on a location is given.
 
-    As a `OpenValues` does, it stands where nnsight keeps a read's write-back.
+    Like an `OpenValues`, it stands where nnsight keeps a read's write-back.
 
     Args:
         location: The location.
         occurrence: How often the forward has reached it before.
         batcher: What cuts the rows out.
         content: What the whole step holds there.
-        group: The request's rows.
+        group: The request's rows, ``[start, length]``.
+
+    Attributes:
+        private: ``content`` with a copy of the request's rows in place of each tensor.
     """
 
     view = None
@@ -52,11 +55,11 @@ class PrivateHandle:
         self.private = apply(content, private, Tensor)
 
     def edited(self) -> bool:
-        """Whether the block has changed any of it in place."""
+        """Return whether the block has changed any of the copies in place."""
         return any(version != own._version for own, version in self._versions)
 
     def fn(self) -> Edit:
-        """What to swap in to have the changes at the location."""
+        """Return the edit to swap in, to have the changes at the location."""
         changed = {id(own) for own, version in self._versions if version != own._version}
         after = apply(self.private, lambda own: own[...] if id(own) in changed else own, Tensor)
         return Edit(self.private, after)

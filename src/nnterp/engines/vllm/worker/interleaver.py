@@ -1,4 +1,4 @@
-"""nnsight's interleaver over a step's rows: it runs blocks, and shows values to collectors."""
+"""Interleaves blocks and collectors with a forward over the rows of a step."""
 
 from __future__ import annotations
 
@@ -19,33 +19,38 @@ from nnterp.lifetime import copied
 
 
 class PrivateCache(Cache):
-    """nnsight's ``tracer.cache()``, keeping copies: it would keep the engine's own buffers."""
+    """Keeps copies in nnsight's ``tracer.cache()``, which would keep the engine's own buffers."""
 
     def _transform(self, value: Any) -> Any:
         return super()._transform(apply(value, copied, torch.Tensor))
 
 
 class RowConsumer(Protocol):
-    """What takes rows out of a step without waiting for them as a block does."""
+    """Takes rows out of a step without waiting for them as a block does."""
 
     def arrive(self, location: str, content: Any) -> None:
-        """Take some of what the step holds at ``location``."""
+        """Take some of what the step holds at ``location``.
+
+        Args:
+            location: The nnsight location.
+            content: What arrived there, with every request's rows, and the heads of all ranks.
+        """
 
 
 class RowInterleaver(VLLMInterleaver):
-    """nnsight's interleaver, over rows that are handed out as copies."""
+    """Runs blocks as nnsight's interleaver does, over rows that are handed out as copies."""
 
     batcher: RowBatcher
 
-    #: The engine's LoRA adapters, where it has them enabled.
+    #: The engine's LoRA adapters, or None where it has them disabled.
     adapters: LoraAdapters | None = None
 
-    #: The forward's thread state, while blocks are served at one place of it.
+    #: The forward's thread state, while blocks are served at one location; None otherwise.
     outer: State | None = None
     busy: bool
 
-    #: Whether a request of this step draws its token from the thread's own generators.
-    #: Only then must a block's draws be kept from them, which costs each wait some copies.
+    #: Whether a request of this step samples its token from the thread's own random generators.
+    #: Only then must a block's draws be kept from them, which costs some copies at each wait.
     guards_random = False
 
     #: The blocks that wait at each location; nnsight keeps a set, and looks through all blocks.
@@ -62,6 +67,7 @@ class RowInterleaver(VLLMInterleaver):
         self.busy = self.busy or bool(self.row_consumers)
 
     def _reindex_parked(self) -> None:
+        """Index the blocks by the location that each waits at."""
         parked: dict[str, list[Mediator]] = {}
         for mediator in self.mediators:
             pending = mediator.pending
@@ -70,6 +76,7 @@ class RowInterleaver(VLLMInterleaver):
         self.parked = parked
 
     def _ready(self, provider: str) -> list[Mediator]:
+        """Return the blocks that wait for the occurrence of ``provider`` that the forward is at."""
         return [
             mediator
             for mediator in self.parked.get(provider, ())
@@ -79,13 +86,15 @@ class RowInterleaver(VLLMInterleaver):
         ]
 
     def handle(self, provider: str, value: Any) -> Any:
+        """Serve ``value`` to the blocks, then to the row consumers, that want ``provider``."""
         if not (
             provider in self.parked
             or provider in self.observers
             or provider in self.taps
             or provider in self.row_consumers
         ):
-            # Most of what a forward passes. An engine on graphs serves no more than its taps.
+            # Nobody wants most of what a forward passes, and it is only counted. An engine on CUDA
+            # graphs serves no module's input or output but its taps, so it counts no other.
             if not (self.taps and provider.endswith((".input", ".output", ".skip"))):
                 self.counts[provider] = self.counts.get(provider, 0) + 1
             return value
@@ -98,6 +107,7 @@ class RowInterleaver(VLLMInterleaver):
         return value
 
     def _serve(self, provider: str, value: Any) -> Any:
+        """Serve ``value`` to the blocks that wait for it; return what the model goes on with."""
         if provider not in self.parked:
             return super().handle(provider, value)
         self.batcher.arrive(self.parked[provider])

@@ -1,8 +1,8 @@
-"""LoRA adapters under the calls that a block makes itself.
+"""Applies LoRA adapters to the calls of modules that a block makes itself.
 
-vLLM applies adapters to all rows of a step at once, by a table of which adapter each row is for.
-A block that calls a module brings rows that are none of the step's: meanwhile the table is of
-these rows, all of them for the request's own adapter.
+vLLM applies adapters to all rows of a step at once, by a mapping that says which adapter each row
+is for. A block that calls a module passes rows that are not the step's: during the call the mapping
+is for these rows, all of them with the request's own adapter.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nnterp.errors import Unavailable
 
 
 class LoraAdapters:
-    """The adapters of an engine.
+    """Applies the LoRA adapters of an engine to rows that are not a step's.
 
     Args:
-        manager: vLLM's, which holds the table.
-        at_once: The rows that its table has room for.
+        manager: vLLM's adapter manager, which holds the mapping.
+        at_once: The number of rows that its mapping has room for.
 
     Attributes:
         at_once: The same.
@@ -31,7 +31,11 @@ class LoraAdapters:
 
     @contextlib.contextmanager
     def on_rows(self, count: int, adapter: int) -> Iterator[None]:
-        """Have modules apply ``adapter``, 0 for none, to each of the ``count`` rows they are given.
+        """Make modules apply ``adapter`` to each of ``count`` rows they are given, while entered.
+
+        Args:
+            count: The number of rows.
+            adapter: vLLM's number of the adapter, or 0 for none.
 
         Raises:
             ValueError: These are more rows than the engine has in a step.
@@ -46,7 +50,7 @@ class LoraAdapters:
             raise Unavailable(
                 "the request's adapter is not loaded yet; read a value first, and call modules then"
             )
-        # The caller's process has this module and must not import vLLM with it.
+        # Imported here, because to import this module must not import vLLM.
         from vllm.lora.layers import LoRAMapping
 
         of_step = self._manager._last_mapping

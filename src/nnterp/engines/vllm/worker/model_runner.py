@@ -1,9 +1,9 @@
-"""vLLM's model runner with the standard vocabulary in it, on a GPU or a CPU.
+"""Runs blocks and collectors in vLLM's model runner, on a GPU or a CPU.
 
-Blocks run in the worker, so the envoys they were written against have to be there: once
-vLLM has loaded the model, the runner builds around it the tree the client built around
-its weightless copy. nnsight provides the runner that runs blocks beside the forward; what
-is added is the tree, the batcher that serves private rows, and the worker of a CPU.
+Blocks run in the worker, so the envoys they were written against have to be there: once vLLM has
+loaded the model, the runner builds around it the tree that the client built around its copy without
+weights. nnsight provides the runner that runs blocks beside the forward; what is added is the tree,
+the batcher that serves private rows, and the worker of a CPU.
 """
 
 from __future__ import annotations
@@ -46,17 +46,20 @@ else:
 
 
 class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
-    """nnsight's runner around a standardized tree, over this platform's own."""
+    """Combines nnsight's runner, over a standardized tree, with this platform's own runner."""
 
     _graphs: TwofoldGraphs | None = None
     _nnsight_forwards: NnsightForwards | None = None
-    #: Where attention reads what a block's last request left in it.
+    #: Set where attention reads what a KV cache block's last request left in it: on a CPU.
     _edited_blocks: EditedBlocks | None = None
+    #: Whether nnsight takes part in the current step.
     _watched = True
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """Load the model as vLLM does, and build the standardized tree around it."""
+
         def load() -> nn.Module:
-            # Past nnsight's own, which would build a plain tree around the same module.
+            # Skips nnsight's own, which would build a plain tree around the same module.
             super(NNsightGPUModelRunner, self).load_model(*args, **kwargs)
             return self.get_model()
 
@@ -87,11 +90,12 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             self._edited_blocks = EditedBlocks(self)
 
     def capture_model(self) -> int:
+        """Record the CUDA graphs, and if there are taps, without breaks at them and with."""
         if not self.nnsight_model.interleaver.taps:
             return super().capture_model()
         self._graphs = TwofoldGraphs()
         self._graphs.use(broken=False)
-        # Past nnsight's own, which records the taps.
+        # Skips nnsight's own, which records the taps.
         whole = super(NNsightGPUModelRunner, self).capture_model()
         self._graphs.use(broken=True)
         return whole + super().capture_model()
@@ -102,15 +106,23 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         finished_request_ids: list[str] | None = None,
         outputs: dict[str, Any] | None = None,
     ) -> bytes:
+        """Return what the blocks of some requests saved, pickled for the caller's process.
+
+        Args:
+            request_ids: The ids of the requests.
+            finished_request_ids: Those of them that are over.
+            outputs: The output of each finished request, for ``tracer.result``.
+        """
         return self._collect(request_ids, finished_request_ids or (), outputs or {})
 
     def collect_finished(self, request_ids: list[str]) -> bytes:
-        """What finished requests' blocks saved, but for those that wait for their result."""
+        """Return what finished requests' blocks saved, except those that wait for their result."""
         return self._collect(request_ids, request_ids, None)
 
     def _collect(
         self, wanted: Iterable[str], finished: Iterable[str], results: dict[str, Any] | None
     ) -> bytes:
+        """Collect what blocks saved, and pickle it for the caller's process."""
         with Saving():
             collected = self.nnsight_requests.collect(
                 set(wanted),
@@ -122,11 +134,18 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         try:
             return packing.pack(collected, self._caller)
         except Exception:
-            # What is too much together may not be one by one; what still is, is one request's.
+            # Values with no room together may have it one by one; one that has none still is an
+            # error of its own request only.
             return packing.pack_each(collected, self._caller, without_saves)
 
     def begin_collect(self, collector_id: str, plan: bytes) -> None:
-        """Keep what ``plan`` says of the requests that will name this id."""
+        """Start a `collect`, whose requests will name it by ``collector_id``.
+
+        Args:
+            collector_id: The id of the `collect`.
+            plan: The names of the values, the selection of each, the length of each prompt, and
+                whether the caller's process sees a GPU, pickled.
+        """
         names, selections, lengths, sees_gpu = loads(plan, self.nnsight_persistent_objects)
         wanted = {
             place: kept
@@ -139,7 +158,15 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_requests.collectors[collector_id] = collector
 
     def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
-        """What was kept for this id, from the rank that answers; or nothing, to let go of it."""
+        """End a `collect`, and return what it kept, from the rank that answers.
+
+        Args:
+            collector_id: The id of the `collect`.
+            keep: Whether its results are wanted. If not, they are released.
+
+        Returns:
+            The pickled results and error. None if they are not wanted, or on any other rank.
+        """
         requests = self.nnsight_requests
         collector = requests.collectors.pop(collector_id)
         for request_id, (other, _) in list(requests.collecting.items()):
@@ -147,9 +174,11 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
                 del requests.collecting[request_id]
         return collector.finish(keep)
 
-    # A step that no block and no `collect` is in is vLLM's own, without nnsight's share in it.
+    # A step that no block and no `collect` takes part in is run by vLLM's own methods, without
+    # nnsight's additions.
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a step's forward, with nnsight only where a block or a `collect` takes part in it."""
         self._watched = self.nnsight_requests.concern(scheduler_output.scheduled_new_reqs)
         if self._nnsight_forwards is not None:
             self._nnsight_forwards.use(self._watched)
@@ -159,11 +188,13 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         return super(NNsightGPUModelRunner, self).execute_model(scheduler_output, *args, **kwargs)
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        """Sample a step's tokens, and record the KV cache blocks that edited requests hold."""
         if self._watched:
             with Saving():
                 sampled = super().sample_tokens(*args, **kwargs)
             if self._edited_blocks is not None:
-                # A finished one stays until it is asked for what it saved.
+                # A finished request stays in nnsight_requests until the client asks for what it
+                # saved.
                 for request_id in self.requests.keys() & self.nnsight_requests.edited():
                     self._edited_blocks.hold(self.requests[request_id].block_ids)
             return sampled
@@ -175,6 +206,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         return super(NNsightGPUModelRunner, self)._sample(*args, **kwargs)
 
     def _update_states(self, scheduler_output: Any) -> None:
+        """Update the requests for a step, and point blocks and collectors at their rows in it."""
         if self._edited_blocks is not None:
             self._edited_blocks.hand_on(scheduler_output)
         if not self._watched:

@@ -1,4 +1,4 @@
-"""What the worker keeps of one request's block: one object on nnsight's mediator."""
+"""Holds what the worker keeps of one request's block, in one object on nnsight's mediator."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from nnterp.tracing.block_state import BlockState
 
 
 class RequestState(BlockState):
-    """The state of one request's block.
+    """Holds the state of one request's block.
 
     Args:
         file: Where the user wrote the block.
-        captured: The objects around it, as they arrived; none for an installed edit, whose
-            requests share them.
+        captured: The objects around it, as they arrived; none for an installed edit, whose requests
+            share them.
 
     Attributes:
-        cached_tokens: How many of the request's tokens this step does not run.
+        cached_tokens: How many of the request's tokens come before the rows that the block has in
+            this step.
         steps: How many steps the request has been in.
-        edited: Whether the block has changed anything the cache may hold.
-        lora_number: The LoRA adapter its request is for, by vLLM's number, or 0.
-        saved: What it has saved.
-        turn: Its own thread state.
-        own_random: The states of the generators it draws from, where they are kept apart.
+        edited: Whether the block has changed anything that the KV cache may hold.
+        lora_number: The LoRA adapter that the request is for, by vLLM's number, or 0.
+        saved: What the block has saved.
+        turn: The block's own thread state.
+        own_random: The states of the generators that the block draws from, where they are kept
+            apart.
     """
 
     def __init__(self, file: str, captured: CapturedObjects) -> None:

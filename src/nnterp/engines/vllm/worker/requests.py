@@ -1,9 +1,9 @@
-"""The requests a worker carries blocks for.
+"""Keeps the requests that the worker has blocks or collectors for.
 
-nnsight keeps the blocks of the requests in flight, starts them, points each at its
-request's rows, and hands back what they saved. Here each becomes a `RequestBlock`, its
-errors and warnings are put in the user's terms before they go home, and what cannot go
-home is that request's error and no other's.
+nnsight keeps the blocks of the requests in flight, starts them, points each at its request's rows,
+and hands back what they saved. Here each becomes a `RequestBlock`, its errors and warnings are put
+in the user's terms before they are sent to the client, and what cannot be sent is that request's
+error and no other's.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from nnterp.tracing.block_state import BlockState
 
 
 class Preempted(Exception):
-    """vLLM evicted a request whose block had edited it, and cannot rebuild what it held."""
+    """Raised in a block that has edited its request, which vLLM preempted and cannot rebuild."""
 
 
 class _InStep(NamedTuple):
-    """A collected prompt in a step.
+    """Describes a collected prompt in a step.
 
     Attributes:
-        tokens: The rows of its tokens.
-        row: Its row where a step has one a request.
+        tokens: The rows of the prompt's tokens.
+        row: The prompt's row in tensors with one row a request.
     """
 
     tokens: Span
@@ -47,17 +47,17 @@ class _InStep(NamedTuple):
 
     @property
     def logits(self) -> Span:
-        """The row of its last token's logits."""
+        """Return the row of the logits of the prompt's last token in the step."""
         return Span(self.tokens.prompt, self.row, self.tokens.first + self.tokens.length - 1, 1)
 
 
 class RowRequests(Requests):
-    """The requests in flight, with each one's block kept to it.
+    """Keeps the requests in flight, with each one's block isolated in it.
 
     Attributes:
         collectors: The `collect` calls under way, by id.
-        collecting: For each of their requests, the call and the prompt.
-        spans: Each request of the step, in order, and its tokens.
+        collecting: For each of their requests, by id, the collector and the prompt's index.
+        spans: The id of each request of the step, in order, and its number of tokens.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,11 @@ class RowRequests(Requests):
         self._in_step: dict[Collector, list[_InStep]] = {}
 
     def concern(self, new_requests: Iterable[Any]) -> bool:
-        """Whether any request of a step, these new ones or one before, is any of our business."""
+        """Return whether a step needs nnsight: a request has a block or is one of a `collect`.
+
+        Args:
+            new_requests: The requests that are new in the step.
+        """
         if self.requests or self.templates or self.collecting:
             return True
         return any(
@@ -77,13 +81,15 @@ class RowRequests(Requests):
         )
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
+        """Keep the new requests that have blocks, run installed edits or belong to a `collect`."""
         # A request that runs no block is another tenant's and costs nothing here.
         for data in new_requests:
             collect = _extra(data.sampling_params).get(COLLECT_KEY)
             if collect is not None and collect[0] in self.collectors:
                 self.collecting[data.req_id] = (self.collectors[collect[0]], collect[1])
         ours = [data for data in new_requests if self.templates or has_block(data.sampling_params)]
-        # A tensor made in inference mode would not tell that a block has changed it.
+        # A tensor made in inference mode has no version counter to tell that a block has changed
+        # it.
         with outside_inference_mode():
             super().add(ours, persistent_objects)
         for data in ours:
@@ -112,7 +118,7 @@ class RowRequests(Requests):
             self.collecting.pop(request_id, None)
 
     def enter_collectors(self, model: Any, states: Mapping[str, Any]) -> None:
-        """Show every `collect` the tokens of its prompts that this step runs.
+        """Tell every `collect` which tokens of its prompts this step runs.
 
         Args:
             model: The worker's tree.
@@ -155,13 +161,13 @@ class RowRequests(Requests):
                 state.steps += 1
 
     def edited(self) -> Iterator[str]:
-        """The requests whose cache is not what their tokens alone would have made."""
+        """Yield the ids of requests whose KV cache is not what their tokens alone would make."""
         for request_id, request in self.requests.items():
             if any(block.state.edited for block in request.workers()):
                 yield request_id
 
     def _resume(self, block: RequestBlock, start: int, tokens: int) -> None:
-        """Carry on a block whose request was evicted and is computed over again.
+        """Resume a block whose request was preempted and is recomputed.
 
         The step runs every token the request has had; the block has seen all but the last.
         """
@@ -202,12 +208,14 @@ class RowRequests(Requests):
             self.record(block)
 
     def _fail(self, block: Any, error: Exception) -> None:
+        """Record ``error`` as what ended ``block``."""
         block.exception, block.pending = error, None
         self.record(block)
 
     def finish_dangling(
         self, mediator: Mediator, taps: frozenset[str] = frozenset(), quiet: bool = False
     ) -> None:
+        """End a block that still waits after its request, and keep the warnings for the client."""
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             super().finish_dangling(mediator, taps, quiet)
@@ -231,15 +239,19 @@ class RowRequests(Requests):
         reports: bool,
         taps: frozenset[str],
     ) -> dict[str, dict[str, Any]]:
-        """What the blocks of some requests have saved, and their errors; of finished ones, all.
+        """Return what the blocks of some requests have saved, and their errors.
 
         Args:
             wanted: The engine's ids of the requests.
-            finished: Those of them that are over, and are let go of.
-            results: What each finished request returned. None leaves a block that waits for
-                its own in place, and out of the answer.
+            finished: Those of them that are over, whose blocks are ended and which are then
+                forgotten.
+            results: The output of each finished request, by the engine's id. None leaves a request
+                whose block waits for its own in place, and out of the answer.
             reports: Whether this rank answers for traced blocks.
             taps: The locations that an engine on CUDA graphs serves.
+
+        Returns:
+            For each request, by the engine's id, its saved values and its error.
         """
         self.harvest(finished)
         collected: dict[str, dict[str, Any]] = {}
@@ -247,7 +259,7 @@ class RowRequests(Requests):
         for request in asked:
             if isinstance(request.mediator, RequestBlock) and request.named(finished):
                 self._end_loop(request.mediator)
-        # All of a request's sequences wait if one does, to come home together.
+        # All sequences of a request wait if one does, to be sent together.
         waiting = {
             request.key(wanted)[0]
             for request in asked
@@ -284,6 +296,7 @@ class RowRequests(Requests):
         return collected
 
     def _put_in_users_terms(self, mediator: Any) -> None:
+        """Reduce the error of ``mediator``, if any, to the user's own exception and lines."""
         error: dict[str, Any] | None = getattr(mediator, "nnsight_error", None)
         if error is None or error.get("in_users_terms"):
             return
@@ -294,9 +307,11 @@ class RowRequests(Requests):
 
 
 def _extra(params: Any) -> dict[str, Any]:
+    """Return the ``extra_args`` of sampling ``params``."""
     return getattr(params, "extra_args", None) or {}
 
 
 def _waits_for_result(block: Mediator | None) -> bool:
+    """Return whether ``block`` waits for ``tracer.result``."""
     pending = block.pending if block is not None and block.alive else None
     return pending is not None and pending.provider == "result"

@@ -1,10 +1,10 @@
-"""Where the rows that a `collect` keeps go: memory that the caller's process uses as it is.
+"""Stores the rows that a `collect` keeps in memory that the caller's process can use as it is.
 
 Results that are neither small nor very large stay on the GPU until the end, when the caller's
-process fetches them from there: nothing is faster. The others leave as they come, on a stream
-of their own, into pinned memory, and a thread carries them on from there, so that neither the
-forward nor the launching of it waits. Pinned memory is bounded: when all of it is on its way,
-the forward's launching waits for some to be free.
+process fetches them from there, if it can open the GPU's memory: nothing is faster. The others are
+sent as they come, on a CUDA stream of their own, into pinned memory, and a thread copies them on
+from there, so that neither the forward nor the launching of it waits. Pinned memory is bounded:
+when all of it is in use, the forward's launching waits for some to be free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nnterp.engines.vllm.transport.results import Results, SharedBuffer
 from nnterp.engines.vllm.worker.device_copier import DeviceToHostCopier
 from nnterp.lifetime import Reading, outside_inference_mode
 
-#: What a `collect` keeps on a GPU at most, in bytes, and of what is free there the share.
+#: The most bytes that a `collect` keeps on a GPU, and the largest share of what is free there.
 _ON_DEVICE_LIMIT = 1 << 30
 
 
@@ -30,11 +30,11 @@ _ON_DEVICE_SHARE = 1 / 8
 
 
 class CallersStore(Store):
-    """Results in memory that the caller can use.
+    """Stores results in memory that the caller's process can use.
 
     Args:
-        caller: The process that will.
-        sees_gpu: Whether that process can be let into a GPU's memory.
+        caller: The address of that process.
+        sees_gpu: Whether that process can open memory of a GPU.
     """
 
     def __init__(self, caller: Address, sees_gpu: bool) -> None:
@@ -55,7 +55,7 @@ class CallersStore(Store):
         return buffer.tensor
 
     def _fits(self, nbytes: int) -> bool:
-        """Whether a result of this size stays on the GPU; it is taken into account if so."""
+        """Return whether a result of ``nbytes`` bytes stays on the GPU, and count it if so."""
         kept = self._on_device + nbytes
         if not self._fetches or nbytes <= MODERATE or kept > _ON_DEVICE_LIMIT:
             return False
@@ -69,7 +69,7 @@ class CallersStore(Store):
         if into.is_cuda and isinstance(targets, Tensor):
             targets = targets.to(into.device, non_blocking=True)
         if into.device == rows.tensor.device:
-            # In the order of the forward's own kernels.
+            # The copy runs in the order of the forward's own kernels.
             into[targets] = rows.tensor
             return
         if self._copier is None:
@@ -77,7 +77,11 @@ class CallersStore(Store):
         self._copier.send(rows, into, targets)
 
     def deliver(self, results: Mapping[str, Tensor]) -> Results:
-        """``results``, of those this store made, for the caller's process; the rest is let go."""
+        """Return ``results`` for the caller's process, and release the rest of what was made.
+
+        Args:
+            results: Results that this store made, by name.
+        """
         buffers = {id(buffer.tensor): buffer for buffer in self._buffers}
         self._buffers.clear()
         on_device = {name: own for name, own in results.items() if own.is_cuda}
@@ -89,14 +93,14 @@ class CallersStore(Store):
         return Results(in_buffers, on_device, self._caller)
 
     def discard(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.deliver({})
 
     def flush(self) -> None:
-        """Wait until everything that was put is there, before any of it is delivered.
+        """Wait until all rows that were put are in their results, before any of these is delivered.
 
         Raises:
-            BaseException: What kept some of it from getting there.
+            BaseException: What kept some of them from getting there.
         """
         if self._copier is not None:
             copier, self._copier = self._copier, None

@@ -1,8 +1,8 @@
-"""What torch keeps for the thread rather than for the code that set it.
+"""Switches what torch keeps for a thread between a block's own and the forward's.
 
-Gradient mode, autocast, the default dtype and contexts such as ``with torch.device(...)``
-belong to a thread. Blocks and the forward share one and take turns on it, and a block can
-wait for the model inside any of them, so each turn starts with its own.
+Gradient mode, autocast, the default dtype and contexts such as ``with torch.device(...)`` belong to
+a thread. Blocks and the forward share one and take turns on it, and a block can wait for the model
+inside any of them, so each turn starts with its own.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import get_autocast_dtype, get_default_dtype, is_autocast_enabled, is
 from torch._C import _is_any_autocast_enabled
 from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 
-#: Gradient mode, default dtype, autocast on processor and GPU or nowhere, its dtype on each,
-#: contexts entered.
+#: Gradient mode, the default dtype, whether autocast is on for CPU and GPU (None for neither), its
+#: dtype on each, and the number of contexts entered.
 State = tuple[bool, torch.dtype, tuple[bool, bool] | None, torch.dtype, torch.dtype, int]
 
 
 def thread_state() -> State:
-    """The thread's switches now; a bare tuple, for it is asked twice a turn."""
+    """Return the thread's state now, as a bare tuple, for it is asked for twice a turn."""
     return (
         is_grad_enabled(),
         get_default_dtype(),
@@ -34,7 +34,7 @@ def thread_state() -> State:
 
 
 def restore(wanted: State) -> None:
-    """Set the thread's switches to ``wanted``, all but the contexts."""
+    """Set the thread's state to ``wanted``, except for the contexts."""
     grad, dtype, autocast, cpu_dtype, cuda_dtype, _ = wanted
     on_cpu, on_cuda = autocast or (False, False)
     torch.set_grad_enabled(grad)
@@ -46,7 +46,7 @@ def restore(wanted: State) -> None:
 
 
 class Turn:
-    """A block's own thread state, put on for its turns and off between them."""
+    """Keeps a block's own thread state, which is set for its turns and not between them."""
 
     def __init__(self) -> None:
         self._own: State | None = None
@@ -54,7 +54,7 @@ class Turn:
         self._outer: State
 
     def begin(self, outer: State) -> None:
-        """Put the block's own state on, over the forward's, ``outer``."""
+        """Set the block's own state in place of the forward's, which is ``outer``."""
         self._outer = outer
         if self._own is not None:
             restore(self._own)
@@ -63,7 +63,7 @@ class Turn:
                 _push_mode(self._modes.pop())
 
     def end(self) -> None:
-        """Take it off, and keep it if it is not the forward's."""
+        """Restore the forward's state, and keep the block's own if it is different."""
         own = thread_state()
         if own != self._outer:
             self._modes = [_pop_mode() for _ in range(own[-1] - self._outer[-1])]

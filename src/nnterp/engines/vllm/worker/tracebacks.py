@@ -1,4 +1,4 @@
-"""Tracebacks of blocks, reduced to the frames that the user wrote."""
+"""Reduces tracebacks of blocks to the frames that the user wrote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import vllm
 
 import nnterp
 
-#: A frame in formatted traceback text: its header, and the lines under it.
+#: The header of a frame in formatted traceback text; the frame's lines come under it.
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 
 
@@ -25,7 +25,12 @@ _MACHINERY = tuple(
 
 
 def own_frames(traceback: str, file: str) -> str:
-    """The user's frames of formatted traceback text, the block's under the file it is from."""
+    """Return the user's frames of a traceback, the block's own under the file that it is from.
+
+    Args:
+        traceback: The formatted text.
+        file: The file that the user wrote the block in.
+    """
     kept: list[str] = []
     wanted = False
     for line in traceback.splitlines():
@@ -33,7 +38,7 @@ def own_frames(traceback: str, file: str) -> str:
         if header is not None:
             name = header["file"]
             in_block = name.startswith("<edit-")
-            # nnsight names a function it carried over "[name:line] file".
+            # nnsight gives a function that it sent the file name "[name:line] file".
             origin = file if in_block else re.sub(r"^\[[^\]]*\] ", "", name)
             wanted = in_block or not origin.startswith((*_MACHINERY, "<frozen "))
             line = f'  File "{origin}", line {header["line"]}, in {header["name"]}'

@@ -1,4 +1,4 @@
-"""The worker's tree: the vocabulary around the module that has the weights."""
+"""Builds the worker's tree: the standard vocabulary around the module that has the weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from nnterp.tracing.without_interleaving import without_interleaving
 
 
 class WorkerTree(ModuleTree):
-    """The tree that blocks run against."""
+    """Serves the vocabulary that blocks run against, in the worker."""
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
+        """Return the logits, ``[..., vocab]``, of a residual stream, ``[..., hidden]``.
+
+        The running block's LoRA adapter, if it has one, is applied to the rows.
+        """
         number = Mediator.current("project_on_vocab").state.lora_number
         rows = stream.reshape(-1, stream.shape[-1])
         adapters = self.interleaver.adapters
@@ -28,7 +32,7 @@ class WorkerTree(ModuleTree):
         return logits.reshape(*stream.shape[:-1], -1)
 
     def _logits(self, rows: Tensor) -> Tensor:
-        """``[rows, vocab]`` of ``[rows, hidden]``."""
+        """Return the logits, ``[rows, vocab]``, of a residual stream, ``[rows, hidden]``."""
         normed = self._normed(rows)
         after_norm = getattr(self.family, "AFTER_NORM", None)
         if after_norm is not None:

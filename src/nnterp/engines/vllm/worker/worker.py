@@ -1,4 +1,4 @@
-"""vLLM's worker with a standardized model runner, on a GPU or a CPU."""
+"""Runs vLLM's worker with a standardized model runner, on a GPU or a CPU."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from nnterp.engines.vllm.worker.model_runner import StandardizedModelRunner
 
 
 class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
-    """This platform's worker with a standardized runner."""
+    """Extends this platform's worker with a standardized model runner."""
 
     def init_device(self) -> None:
-        # Past nnsight's own, which accepts no runner but a GPU's.
+        """Initialize the device as vLLM does, and turn its model runner into a standardized one.
+
+        Raises:
+            NotImplementedError: vLLM built a runner that blocks cannot run in.
+        """
+        # Skips nnsight's own, which accepts no runner but a GPU's.
         super(NNsightGPUWorker, self).init_device()
         runner = self.model_runner
         if type(runner) is not PlatformRunner:
@@ -35,10 +40,13 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
             keep_freed_memory()
 
     def begin_collect(self, collector_id: str, plan: bytes) -> None:
+        """Start a `collect` in the model runner."""
         self.model_runner.begin_collect(collector_id, plan)
 
     def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
+        """End a `collect` in the model runner, and return what it kept."""
         return self.model_runner.end_collect(collector_id, keep)
 
     def collect_finished(self, request_ids: list[str]) -> bytes:
+        """Return what finished requests' blocks saved, except those that wait for their result."""
         return self.model_runner.collect_finished(request_ids)
