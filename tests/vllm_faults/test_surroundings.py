@@ -29,7 +29,7 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {}
 SEEN: list[Any] = []
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorder:
     """An object that keeps what it is handed."""
 
@@ -228,6 +228,17 @@ def a_list_that_is_saved_in_the_block(model: Any, trace: Any) -> Any:
         nnsight.save(kept)
         alias = nnsight.save([kept])
     return [kept, kept is same, alias[0] is same]
+
+
+@case
+def objects_put_into_a_set_and_taken_out(model: Any, trace: Any) -> Any:
+    one, other = Recorder(), Recorder()
+    chosen = {other}
+    with trace(PROMPTS[0]):
+        one.record(model.layers[0].layer_output[0, -1])
+        chosen.add(one)
+        chosen.discard(other)
+    return [len(chosen), one in chosen, other in chosen, len(one.rows)]
 
 
 def alike(found: Any, expected: Any) -> bool:

@@ -89,7 +89,7 @@ class Members(NamedTuple):
     removed: list[Any]
 
     def mapped(self, function: Callable[[Any], Any]) -> Members:
-        return self
+        return Members([*map(function, self.added)], [*map(function, self.removed)])
 
     def do(self, target: Any, touched: Touched) -> bool:
         target.difference_update(self.removed)
