@@ -87,8 +87,10 @@ def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
     if slopes is not None:
         scores = scores - slopes.to(scores)[:, None, None] * distance
     hidden = distance < 0
-    if kernel.sliding_window is not None:
-        hidden |= distance >= kernel.sliding_window
+    # A latent attention of vLLM before 0.28 has none.
+    window = getattr(kernel, "sliding_window", None)
+    if window is not None:
+        hidden |= distance >= window
     chunk = getattr(kernel, "attention_chunk_size", None)
     if chunk:
         hidden |= position[:, None] // chunk != position[None, :] // chunk
@@ -170,7 +172,7 @@ class RecurrentMixer(AttentionEnvoy):
 
 def _shared_keys(kernel: Any, name: str) -> str | None:
     """Where the keys are that ``kernel`` takes over from another block, if ``name`` needs them."""
-    owner = getattr(kernel, "kv_sharing_target_layer_name", None)
+    owner = kernel.kv_sharing_target_layer_name
     own = (values.ATTENTION_QUERIES.name, values.ATTENTION_HEAD_OUTPUTS.name)
     if owner is None or name in own:
         return None
