@@ -95,8 +95,10 @@ def release(at: Path) -> Release:
         at.parent.parent / "PKG-INFO",
     )
     for note in notes:
+        if not note.exists():
+            continue
         distribution = metadata.Distribution.at(note)
-        name = (distribution.metadata or {}).get("Name", "")
+        name = distribution.metadata["Name"]
         if name == at.name or name.startswith(f"{at.name}-"):
             return Release(name, distribution.version)
     return Release(f"{at.name} in {at.parent}")
