@@ -100,7 +100,7 @@ def _refusal(family: str | None, config: Any, engine: Engine, names: list[str]) 
     else:
         said += f". Nearest is {relative.name}: {relative.why}. To try it"
     model = {"vllm": "StandardizedVLLM", "transformers": "StandardizedTransformer"}[engine]
-    path = getattr(config, "_name_or_path", "") or "..."
+    path = config._name_or_path or "..."
     tried = relative.name if relative else "llama"
     return (
         f"{said}:\n\n    model = {model}({path!r}, family={tried!r})\n\n`nnterp check --family "

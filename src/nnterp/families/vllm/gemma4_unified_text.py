@@ -1,6 +1,6 @@
 """Gemma 4 Unified, text, on vLLM: transformers' own blocks, which hand on keys and values."""
 
-from nnterp.engines.transformers.envoys.kv_sharing import KVSharingAttention
+from nnterp.engines.vllm.envoys.kv_sharing import KVSharingAttention
 from nnterp.engines.vllm.envoys.mlp import Mlp
 from nnterp.families.gemma2 import AFTER_ATTENTION, AFTER_MLP
 from nnterp.families.gemma4_unified_text import RENAME

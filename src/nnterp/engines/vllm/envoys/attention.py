@@ -88,8 +88,10 @@ def masked_scores(kernel: Any, queries: Tensor, keys: Tensor) -> Tensor:
     if slopes is not None:
         scores = scores - slopes.to(scores)[:, None, None] * distance
     hidden = distance < 0
-    if kernel.sliding_window is not None:
-        hidden |= distance >= kernel.sliding_window
+    # A latent attention of vLLM before 0.28 has none.
+    window = getattr(kernel, "sliding_window", None)
+    if window is not None:
+        hidden |= distance >= window
     chunk = getattr(kernel, "attention_chunk_size", None)
     if chunk:
         hidden |= position[:, None] // chunk != position[None, :] // chunk
@@ -180,7 +182,7 @@ class RecurrentMixer(AttentionEnvoy):
 
 def _shared_keys(kernel: Any, name: str) -> str | None:
     """Return why ``name`` is not served by a kernel that uses another block's keys, or None."""
-    owner = getattr(kernel, "kv_sharing_target_layer_name", None)
+    owner = kernel.kv_sharing_target_layer_name
     own = (values.ATTENTION_QUERIES.name, values.ATTENTION_HEAD_OUTPUTS.name)
     if owner is None or name in own:
         return None

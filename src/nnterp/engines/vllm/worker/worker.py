@@ -8,6 +8,7 @@ from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from vllm.platforms import current_platform
 
 from nnterp.engines.vllm.worker.heap import keep_freed_memory
+from nnterp.foreign.installed import require
 
 if TYPE_CHECKING or not current_platform.is_cpu():
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
@@ -25,8 +26,13 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
         """Initialize the device as vLLM does, and turn its model runner into a standardized one.
 
         Raises:
+            ForeignPackageChanged: A name that is relied on is not in the installed release.
             NotImplementedError: vLLM built a runner that blocks cannot run in.
         """
+        # Before there is a device to give back. What is missing is an error although a model might
+        # run without it, for where it is missed no one would see it: a scale left out, a request's
+        # rows in another's place. What only advice is taken from is warned of.
+        require("nnsight", "torch", "vllm")
         # Skips nnsight's own, which accepts no runner but a GPU's.
         super(NNsightGPUWorker, self).init_device()
         runner = self.model_runner
