@@ -1,4 +1,4 @@
-"""Values that are at one site or another, by what their host is or by what arrives."""
+"""Chooses where a value is by what its host is, or by what arrives there."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nnterp.sites.mapped import Mapped
 
 
 class ByHost(Site):
-    """A value that is at one site or another, by what its host is."""
+    """`ByHost` is the base of sites that choose between other sites by what the host is."""
 
     def here(self, host: Any) -> Site:
-        """Where the value is in ``host``."""
+        """Return the site of the value in ``host``."""
         raise NotImplementedError
 
     def given(self, host: Any, raw: Any) -> Site:
-        """Where the value is in what arrived; the same, unless that tells more."""
+        """Return the site of the value in ``raw``, what arrived; `here`, unless that tells more."""
         return self.here(host)
 
     def location(self, host: Envoy) -> str:
@@ -36,12 +36,12 @@ class ByHost(Site):
 
 @dataclass(frozen=True)
 class Either(ByHost):
-    """A value that is elsewhere in blocks that lack a module.
+    """An `Either` is a value that is at another site in blocks that lack a module.
 
     Attributes:
         has: The module, by its path from the host.
-        site: Where the value is where there is one.
-        otherwise: Where it is where there is none.
+        site: Where the value is in a block that has the module.
+        otherwise: Where it is in a block that does not.
     """
 
     has: str
@@ -54,12 +54,12 @@ class Either(ByHost):
 
 @dataclass(frozen=True)
 class IfTaken(ByHost):
-    """A value that is elsewhere in modules whose ``forward`` takes an argument.
+    """An `IfTaken` is a value that is elsewhere in modules whose ``forward`` takes an argument.
 
     Attributes:
-        argument: The argument.
-        site: Where the value is where it is taken.
-        otherwise: Where it is where it is not.
+        argument: The name of the argument.
+        site: Where the value is if the argument is taken.
+        otherwise: Where it is if not.
     """
 
     argument: str
@@ -73,12 +73,12 @@ class IfTaken(ByHost):
 
 @dataclass(frozen=True)
 class ByConfig(ByHost):
-    """A value that is elsewhere where the config sets ``field``.
+    """A `ByConfig` is a value that is at another site where the config sets ``field``.
 
     Attributes:
         field: The config's field.
-        site: Where the value is where it is set.
-        otherwise: Where it is where it is not.
+        site: Where the value is if the field is set to something true.
+        otherwise: Where it is if not.
     """
 
     field: str
@@ -91,13 +91,13 @@ class ByConfig(ByHost):
 
 @dataclass(frozen=True)
 class FromFamily(ByHost):
-    """A site of the model as a whole that its family may place elsewhere.
+    """A `FromFamily` is a value of the model as a whole that its family may place elsewhere.
 
-    Blocks and their parts have a class per family to say so; the model has one class,
-    so there the family module says it.
+    Blocks and their parts have an envoy class per family, which places their values. The model has
+    one class for all families, so the family module names the site instead.
 
     Attributes:
-        attribute: The name that the family module says it under.
+        attribute: The name under which the family module defines the site.
         default: Where the value is in other families.
     """
 
@@ -110,11 +110,11 @@ class FromFamily(ByHost):
 
 @dataclass(frozen=True)
 class Biased(ByHost):
-    """A value whose module returns its bias beside it, for the block to add.
+    """A `Biased` is a value whose module returns its bias separately, for the block to add.
 
     Attributes:
-        site: Where it is without.
-        index: Which element of what is returned the bias is, which may be None.
+        site: Where the value without its bias is.
+        index: Which element of what is returned is the bias, which may be None.
     """
 
     site: Site
