@@ -66,10 +66,10 @@ def packed_copy(tensor: Tensor) -> Tensor:
 
 
 def share_with_stream(tensor: Tensor, stream: torch.cuda.Stream) -> None:
-    """Keep the memory of ``tensor`` unchanged until ``stream`` has done the work it has so far.
+    """Let ``stream`` read ``tensor``, whose memory is not reused until it has done so.
 
-    First the stream is made to wait for the work queued on the current stream of the tensor's
-    device.
+    The stream first waits for the work queued on the current stream of the tensor's device. Freed
+    memory is reused only after the work that ``stream`` has been given by then is done.
     """
     stream.wait_stream(torch.cuda.current_stream(tensor.device))
     tensor.record_stream(stream)
