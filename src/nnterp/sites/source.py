@@ -89,8 +89,9 @@ class OperationOutput(_Operation):
 
     Attributes:
         index: Which element, if it is a tuple.
-        axes: Which axes of the tensor are batch, heads, seq and feature. A tensor with one axis
-            less has its heads side by side in the last one.
+        axes: The tensor's axes in the order they are served in: for queries, keys and values those
+            of batch, heads, seq and feature. A tensor with one axis less has its heads side by side
+            in the last one.
     """
 
     index: int = 0
