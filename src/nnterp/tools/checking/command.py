@@ -227,7 +227,7 @@ def run(
     dtype: str,
     family: str | None,
 ) -> int:
-    """Check checkpoints, print the reports, and return the number of checkpoints that fail.
+    """Check checkpoints, print the reports, and return how many of them fail, at most 99.
 
     Args:
         models: Hub ids, checkpoints' folders or GGUF files.
