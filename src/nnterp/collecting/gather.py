@@ -106,8 +106,7 @@ class Gather:
 
         Args:
             place: One of those wanted, whose selection is an `Apply`.
-            read: Returns a copy of a prompt's value for its span, in the layout of a trace, batch
-                1.
+            read: Returns a copy of a prompt's value for its span, in a trace's layout, batch 1.
 
         Raises:
             ValueError: The forward holds a part of a prompt, or the function returned two shapes.
