@@ -73,8 +73,7 @@ def assemble(
         settings: What the trace as a whole is given.
 
     Returns:
-        The positional arguments and the keyword arguments of ``fn``, and the padding of each
-            invoke.
+        The positional and the keyword arguments of ``fn``, and the padding of each invoke.
 
     Raises:
         ValueError: In one batch the model would compute other values for these prompts than alone.

@@ -78,7 +78,7 @@ def _at_query(bias: Tensor, scores: Tensor) -> Tensor:
 def before_projection(of: str) -> Mapped:
     """Return the site of the heads' outputs, which are side by side where the projection is called.
 
-    It is read as ``[batch, seq, heads, head_dim]`` where ``[batch, seq, hidden]`` enters.
+    It is read as ``[batch, seq, heads, head_dim]`` where ``[batch, seq, heads * head_dim]`` enters.
 
     Args:
         of: The output projection, by its path from the host.
