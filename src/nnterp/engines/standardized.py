@@ -376,7 +376,7 @@ class Standardized(StandardEnvoy):
 
         Returns:
             The tokens' texts, most probable first, in lists nested as the leading axes of
-                ``stream``
+            ``stream``
             are, ``[batch][seq][k]``, and their probabilities, ``[..., k]``.
         """
         probabilities, ids = (
