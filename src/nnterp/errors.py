@@ -1,4 +1,4 @@
-"""The errors a user meets, each ending with what to do."""
+"""Defines the errors that users meet; each message ends with what to do."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterable
 
 
 class Unavailable(Exception):
-    """A value this checkpoint, engine or step does not serve; the message says why."""
+    """Raised for a value this checkpoint, engine or step does not serve; the message says why."""
 
 
 class UnsupportedFamily(ValueError):
-    """A ``model_type`` that nnterp has no family for, or a family that is not the checkpoint's."""
+    """Raised for a ``model_type`` without a family, or a family that is not the checkpoint's."""
 
 
 class CheckpointNotFound(FileNotFoundError):
-    """A model path or id that names no checkpoint this machine can read."""
+    """Raised for a model path or id that names no checkpoint this machine can read."""
 
 
 class UnservableCheckpoint(ValueError):
-    """A checkpoint whose config the engine refuses, found before the engine starts."""
+    """Raised before the engine starts, for a checkpoint whose config the engine refuses."""
 
 
 class MissingMainGuard(RuntimeError):
-    """An engine built at a script's top level, which its own worker would build again."""
+    """Raised for an engine built at a script's top level, which its worker would build again."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A trailing ``; did you mean 'x'?`` for the known name nearest ``name``, or nothing."""
+    """Return ``; did you mean 'x'?`` for the known name nearest to ``name``, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

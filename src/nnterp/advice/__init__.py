@@ -1,1 +1,1 @@
-"""What is known of checkpoints and engines beforehand, and said at the load."""
+"""Keeps what is known beforehand to be wrong or untested, so that a load can warn of it."""

@@ -1,8 +1,8 @@
-"""The fields of a checkpoint's config that an engine ignores.
+"""Lists the fields of a checkpoint's config that an engine ignores.
 
-A definition of a family is written for the checkpoints that were released. A field in which
-all of those agree may be left out of it, and a checkpoint that differs there is loaded without
-a word, and computed as if it did not. Each row was found by changing one field of a tiny
+An engine's definition of a family is written for the checkpoints that were released. It may leave
+out a field in which all of those agree; a checkpoint that differs there is then loaded without a
+warning, and computed as if it did not differ. Each row was found by changing one field of a tiny
 checkpoint.
 """
 
@@ -17,15 +17,15 @@ from nnterp.vocabulary.values import Engine
 
 @dataclass(frozen=True)
 class IgnoredField:
-    """A field that an engine's definitions of some families do not read.
+    """An `IgnoredField` is a config field that an engine's definitions of families do not read.
 
     Attributes:
-        field: The field.
-        taken_for: The only value of it that the engine computes.
+        field: The field's name.
+        taken_for: The only value of it that the engine computes with.
         model_types: The families.
         engine: The engine.
-        unset: Whether what the engine computes with instead are weights that the checkpoint
-            does not hold, and that are left as the memory was.
+        unset: Whether the engine computes with weights instead that the checkpoint does not hold,
+            and leaves them as uninitialized memory.
     """
 
     field: str
@@ -36,17 +36,17 @@ class IgnoredField:
 
     @property
     def cause(self) -> str:
-        """What is wrong, in words."""
+        """Return a description of what is wrong, for a warning."""
         said = f"{self.field} is not read, and taken for {self.taken_for!r}"
         return f"{said}, whose weights are left unset" if self.unset else said
 
     def differs(self, config: Any, arguments: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint's config has it otherwise."""
+        """Return whether a config has a value that the engine does not compute with."""
         value = getattr(config, self.field, None)
         return value is not None and value != self.taken_for
 
 
-#: All that are known, in vLLM 0.32 and transformers 5.17 to 5.19.
+#: All ignored fields that are known, in vLLM 0.32 and transformers 5.17 to 5.19.
 IGNORED_FIELDS: tuple[IgnoredField, ...] = (
     IgnoredField(
         "attention_bias",

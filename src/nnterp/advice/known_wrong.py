@@ -1,9 +1,9 @@
-"""Where an engine is known to compute something else than the model's authors meant.
+"""Lists where an engine is known to compute something else than the model's authors meant.
 
 Each row is one family on one engine in some of its releases, with the cause. Loading such a
-checkpoint warns: nnterp serves what the engine computes, and that is not what it should. What
-was measured of families (`nnterp.measured`) is of checkpoints without the features that these
-rows are about, so on a release that none of them was tried on, a load warns of that as well.
+checkpoint warns: nnterp serves what the engine computes, and that is not what it should compute.
+The measurements of families (`nnterp.advice.measured`) are of checkpoints without the features
+that these rows are about; so on a release in which a row was not tried, a load warns of that too.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ Condition = Callable[[Any, Mapping[str, Any]], bool]
 
 
 class KnownWrongWarning(UserWarning):
-    """A checkpoint that the engine in use is known to compute wrongly."""
+    """Warns of a checkpoint that the engine in use is known to compute wrongly."""
 
 
 @dataclass(frozen=True)
 class KnownWrong:
-    """One family that one engine computes wrongly.
+    """A `KnownWrong` describes one way in which one engine computes some families wrongly.
 
     Attributes:
-        model_types: The families; none, where it is every one.
+        model_types: The families; empty for every family.
         engine: The engine.
-        versions: The releases of its package in which it was seen.
+        versions: The releases of the engine's package in which it was seen, as a version specifier.
         cause: What is wrong.
-        size: By how much, of the logits of a tiny random checkpoint.
-        applies: From the decoder's config and the load's arguments to whether it is met.
-        platform: The only platform that it is met on, if it is not met on all.
-        inside: The kinds of model, around the decoder, that it is met in, if not everywhere.
+        size: How large the error is, in the logits of a tiny random checkpoint unless it says so.
+        applies: Takes the decoder's config and the load's arguments, and returns whether the error
+            occurs.
+        platform: The only platform on which it occurs; None for all.
+        inside: The ``model_type``s around the decoder in which it occurs; empty for any or none.
     """
 
     model_types: tuple[str, ...]
@@ -52,38 +53,44 @@ class KnownWrong:
     inside: tuple[str, ...] = ()
 
     def seen(self, version: str) -> bool:
-        """Whether it was seen in a release of the engine."""
+        """Return whether the error was seen in a release of the engine."""
         release = version.partition("+")[0]
         return SpecifierSet(self.versions).contains(release, prereleases=True)
 
 
 def _default_rope(config: Any, arguments: Mapping[str, Any]) -> bool:
+    """Return whether the config's rotary embedding is of the default type."""
     rope = getattr(config, "rope_parameters", None) or {}
     return rope.get("rope_type", "default") == "default"
 
 
 def _has_windows(config: Any, arguments: Mapping[str, Any]) -> bool:
+    """Return whether any of the decoder's layers has a sliding window."""
     return "sliding_attention" in (getattr(config, "layer_types", None) or ())
 
 
 def _is_set(field: str) -> Condition:
+    """Return a condition that is met where the config's ``field`` is true."""
     return lambda config, arguments: bool(getattr(config, field, False))
 
 
 def _eager_alibi(config: Any, arguments: Mapping[str, Any]) -> bool:
+    """Return whether ALiBi is used with eager attention."""
     return bool(config.alibi) and arguments.get("attn_implementation") == "eager"
 
 
 def _flex_attention(config: Any, arguments: Mapping[str, Any]) -> bool:
+    """Return whether vLLM is loaded with its FlexAttention backend."""
     chosen = arguments.get("attention_backend") or ""
     return "FLEX_ATTENTION" in str(getattr(chosen, "name", chosen))
 
 
-#: The releases of each engine in which what has no other was seen.
+#: The releases of each engine in which rows that name no others were seen.
 _SEEN: Mapping[Engine, str] = {"vllm": "==0.32.*", "transformers": ">=5.17,<5.20"}
 
 
 def _of(ignored: IgnoredField) -> KnownWrong:
+    """Return the row for an ``ignored`` field."""
     return KnownWrong(
         ignored.model_types,
         ignored.engine,
@@ -94,7 +101,7 @@ def _of(ignored: IgnoredField) -> KnownWrong:
     )
 
 
-#: Every combination known.
+#: Every known error.
 KNOWN_WRONG: tuple[KnownWrong, ...] = (
     *map(_of, IGNORED_FIELDS),
     KnownWrong(
@@ -307,14 +314,14 @@ def met_by(
     platform: str,
     arguments: Mapping[str, Any],
 ) -> list[KnownWrong]:
-    """What is known to be wrong with a checkpoint.
+    """Return the known errors that a checkpoint meets on a release of an engine.
 
     Args:
-        config: Its config, of the decoder or of a model around one.
+        config: The config of the decoder, or of a model around one.
         engine: The engine.
-        version: Of the engine's package.
+        version: The version of the engine's package.
         platform: ``cpu`` or ``cuda``, where the engine runs.
-        arguments: What it is loaded with.
+        arguments: The arguments of the load.
     """
     return [
         row for row in _of_any_release(config, engine, platform, arguments) if row.seen(version)
@@ -324,7 +331,7 @@ def met_by(
 def _of_any_release(
     config: Any, engine: Engine, platform: str, arguments: Mapping[str, Any]
 ) -> list[KnownWrong]:
-    """What is known to be wrong with a checkpoint in some release of an engine."""
+    """Return the known errors that a checkpoint meets in some release of an engine."""
     decoder = config.get_text_config(decoder=True)
     return [
         row
@@ -338,7 +345,14 @@ def _of_any_release(
 
 
 def warn(config: Any, engine: Engine, platform: str, arguments: Mapping[str, Any]) -> None:
-    """Warn of what is known to be wrong with a checkpoint about to be loaded."""
+    """Warn of the known errors that a checkpoint about to be loaded meets.
+
+    Args:
+        config: The config of the decoder, or of a model around one.
+        engine: The engine.
+        platform: ``cpu`` or ``cuda``, where the engine runs.
+        arguments: The arguments of the load.
+    """
     version = importlib.import_module(engine).__version__
     decoder = config.get_text_config(decoder=True).model_type
     for row in _of_any_release(config, engine, platform, arguments):

@@ -1,10 +1,9 @@
-"""How far each release of an engine was from what it should compute, family by family.
+"""Records how far each release of an engine was from correct, family by family.
 
-Tiny checkpoints of every family are run on the engines, and what came of each is kept in
-``measured.json``: the worst difference, or what did not hold. A checkpoint of a family that no
-run was of, on the release and the platform that it is loaded on, or that a run failed on, is
-loaded all the same, and a warning says so. A release is one with all of its patches, and
-transformers' is one on all platforms.
+Tiny checkpoints of every family are run on the engines, and the outcome of each run is kept in
+``measured.json``: the worst difference, or what failed. A load warns of a family that failed, or
+that was not run, on the release and platform in use, and goes on. All patches of a release count
+as one release, and transformers is not distinguished by platform.
 """
 
 from __future__ import annotations
@@ -23,23 +22,24 @@ from nnterp.vocabulary.values import Engine
 
 FILE = Path(__file__).with_name("measured.json")
 
-#: Figures no more than so many times apart, or so small, are one: other machines round otherwise.
+#: Errors within this factor of each other, or below this size, count as equal, because machines
+#: round differently.
 _ALIKE, _NOTHING = 3, 1e-7
 
 
 class UnverifiedWarning(UserWarning):
-    """A checkpoint of a family that was not found to hold on the engine in use."""
+    """Warns of a checkpoint whose family was not found to be correct on the engine in use."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of running a checkpoint on an engine.
+    """An `Outcome` is the result of running a checkpoint on an engine.
 
     Attributes:
         relative_error: The worst difference, relative to a value's largest magnitude: on vLLM from
-            transformers, on transformers between the difference a block makes and what its
-            parts add. None where nothing was compared.
-        failed: What did not hold; empty where all did.
+            transformers, on transformers between the difference a block makes and the sum of what
+            its parts add. None where nothing was compared.
+        failed: What failed; empty where nothing did.
     """
 
     relative_error: float | None = None
@@ -54,24 +54,24 @@ class Outcome:
         )
 
 
-#: By the ``model_type``, the checkpoint's name and the engine's.
+#: The outcomes by ``model_type``, then the checkpoint's name, then the engine's (`engine_name`).
 Measured = Mapping[str, Mapping[str, Mapping[str, Outcome]]]
 
 
 def engine_name(engine: Engine, version: str, platform: str) -> str:
-    """What a release of ``engine`` on ``platform`` (``cpu``, ``cuda``) is called here."""
+    """Return the name used here for a release of ``engine`` on ``platform`` (``cpu``, ``cuda``)."""
     name = f"{engine} {'.'.join(version.split('.')[:2])}"
     return f"{name} {platform}" if engine == "vllm" else name
 
 
 @cache
 def read() -> Measured:
-    """What was measured."""
+    """Return the outcomes in ``measured.json``."""
     return loads(FILE.read_text())
 
 
 def loads(text: str) -> Measured:
-    """What `dumps` wrote."""
+    """Return the outcomes in ``text``, which `dumps` wrote."""
     return {
         model_type: {
             name: {
@@ -85,7 +85,7 @@ def loads(text: str) -> Measured:
 
 
 def dumps(measured: Measured) -> str:
-    """As JSON, in order: for what held its figure alone."""
+    """Return ``measured`` as sorted JSON, with an outcome that did not fail as its error alone."""
     said = {
         model_type: {
             name: {
@@ -100,7 +100,7 @@ def dumps(measured: Measured) -> str:
 
 
 def merge(old: Measured, new: Measured) -> Measured:
-    """``old`` with what ``new`` measured, where figures that are alike stay what they were."""
+    """Return ``old`` updated by ``new``, except where the two count as equal."""
     merged = {
         model_type: {name: dict(engines) for name, engines in checkpoints.items()}
         for model_type, checkpoints in old.items()
@@ -115,6 +115,7 @@ def merge(old: Measured, new: Measured) -> Measured:
 
 
 def _alike(one: Outcome, other: Outcome) -> bool:
+    """Return whether two outcomes count as equal."""
     if one.failed != other.failed or one.relative_error is None or other.relative_error is None:
         return one == other
     small, large = sorted((one.relative_error, other.relative_error))
@@ -122,18 +123,18 @@ def _alike(one: Outcome, other: Outcome) -> bool:
 
 
 def cell(engines: Mapping[str, Outcome]) -> str:
-    """What came of one checkpoint on every engine, for the table of families."""
+    """Return the outcomes of one checkpoint on every engine as text, for the table of families."""
     return "; ".join(f"{engine}: {outcome}" for engine, outcome in sorted(engines.items()))
 
 
 def doubt(measured: Measured, model_type: str, engine: Engine, on: str) -> str | None:
-    """Why a family may not hold on an engine; None where all of its checkpoints did.
+    """Return why a family may not be correct on an engine, or None where all its checkpoints were.
 
     Args:
-        measured: What was measured.
+        measured: The outcomes.
         model_type: The family.
         engine: The engine.
-        on: Its release and platform, as `engine_name` has them.
+        on: The engine's release and platform, as `engine_name` names them.
     """
     checkpoints = measured.get(model_type, {})
     here = {name: engines[on] for name, engines in checkpoints.items() if on in engines}
@@ -153,12 +154,13 @@ def doubt(measured: Measured, model_type: str, engine: Engine, on: str) -> str |
 
 
 def _distance(one: str, other: str) -> tuple[bool, int, str]:
-    """How unlike two releases of an engine are: in their platforms, and then in their numbers."""
+    """Return how unlike two releases of an engine are: by platform, and then by version."""
     (_, release, *platform), (_, release_there, *platform_there) = one.split(), other.split()
     return platform != platform_there, abs(_number(release) - _number(release_there)), one
 
 
 def _number(release: str) -> int:
+    """Return a release's major and minor version as one number."""
     major, minor, *_ = [*map(int, re.findall(r"\d+", release)), 0, 0]
     return 1000 * major + minor
 
@@ -167,10 +169,10 @@ _warned: set[tuple[str, str]] = set()
 
 
 def warn(config: Any, engine: Engine, platform: str) -> None:
-    """Warn, once for each family, where it was not found to hold on the engine in use.
+    """Warn, once for each family, if it was not found to be correct on the engine in use.
 
     Args:
-        config: Of the decoder, or of a model around one.
+        config: The config of the decoder, or of a model around one.
         engine: The engine.
         platform: ``cpu`` or ``cuda``, where vLLM runs.
     """

@@ -1,8 +1,8 @@
-"""The known family that an unknown one is most like.
+"""Finds the known family that is most like an unknown one.
 
-Told by what the checkpoint says its architecture is, by the class that vLLM runs it with,
-and by what its decoder block is made of: the names its class sets up, read off
-transformers' source without importing it.
+Families are compared by what the checkpoint says its architecture is, by the class that vLLM runs
+it with, and by what its decoder block is made of: the attributes that the block's class sets up,
+read from transformers' source without importing it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-#: Blocks that share less than this are nothing alike.
+#: The least share of attributes that two families' blocks must have in common to be similar.
 _ALIKE = 0.5
 
 
 class SimilarFamily(NamedTuple):
-    """A family that might do.
+    """A `SimilarFamily` is a family that might work in place of an unknown one.
 
     Attributes:
         name: The family.
@@ -34,13 +34,13 @@ class SimilarFamily(NamedTuple):
 def nearest(
     model_type: str, architectures: Sequence[str], engine: str, known: Iterable[str]
 ) -> SimilarFamily | None:
-    """The family among ``known`` that is most like an unknown one; None where none is.
+    """Return the family among ``known`` that is most like an unknown one, or None where none is.
 
     Args:
-        model_type: The unknown one.
-        architectures: What its config calls the model's class.
+        model_type: The unknown family.
+        architectures: The names of the model's class in the checkpoint's config.
         engine: The engine it is to run on.
-        known: The families there are.
+        known: The known families.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -59,7 +59,7 @@ def nearest(
     for name in names:
         if block and (other := _block(name)):
             shares[name] = len(block & other) / len(block | other)
-    # Of several alike the plainest.
+    # Where several share equally much, ``llama`` is preferred, as the plainest.
     best = max(shares, key=lambda name: (shares[name], name == "llama"), default=None)
     if best is None or shares[best] < _ALIKE:
         return None
@@ -67,7 +67,7 @@ def nearest(
 
 
 def _run_by(architecture: str) -> tuple[str, str] | None:
-    """The module and class vLLM itself has for ``architecture``."""
+    """Return the module and class that vLLM itself has for ``architecture``, or None."""
     from vllm.model_executor.models import registry
 
     return registry._TEXT_GENERATION_MODELS.get(architecture)
@@ -75,7 +75,7 @@ def _run_by(architecture: str) -> tuple[str, str] | None:
 
 @cache
 def _block(model_type: str) -> frozenset[str]:
-    """The names a decoder block of transformers' ``model_type`` sets up."""
+    """Return the attributes that a decoder block of transformers' ``model_type`` sets up."""
     found = importlib.util.find_spec("transformers")
     if found is None or found.origin is None or not re.fullmatch(r"[\w-]+", model_type):
         return frozenset()

@@ -1,4 +1,4 @@
-"""Gathering from a padded batch, as transformers runs it."""
+"""Gathers values from a padded batch, as transformers runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nnterp.vocabulary.values import LOGITS, NEXT_TOKEN_PROBS
 
 
 class InMemory(Store):
-    """Results in this process's own memory."""
+    """`InMemory` keeps results in this process's own memory, on the CPU."""
 
     def make(self, count: int, rows: Tensor) -> Tensor:
         return torch.empty(count, *rows.shape[1:], dtype=rows.dtype)
@@ -29,8 +29,9 @@ def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
     Args:
         gather: What is collected.
         place: One of the places wanted.
-        tensor: Its value, in the layout of a trace; for ``next_token_probs`` the logits, since
-            the last position of a padded row is padding.
+        tensor: Its value, in the layout of a trace, such as ``[batch, seq, hidden]``, with padding
+            on the right; for ``next_token_probs`` the logits, ``[batch, seq, vocab]``, because the
+            last position of a padded row is padding.
     """
     derived = place.value is NEXT_TOKEN_PROBS
     value = LOGITS if derived else place.value

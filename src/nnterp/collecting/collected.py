@@ -1,4 +1,4 @@
-"""What `collect` returns."""
+"""Defines the result of `collect`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nnterp.vocabulary.names import Place
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of several prompts one after another, for prompts keep different numbers of them.
+    """`Ragged` holds rows of several prompts, one after another, in different numbers per prompt.
 
-    ``ragged[i]`` are prompt ``i``'s, ``[positions, ...]``.
+    ``ragged[i]`` is the rows of prompt ``i``, ``[positions, ...]``.
 
     Attributes:
         rows: ``[all positions, ...]``.
@@ -32,6 +32,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, prompt: int) -> Tensor:
+        """Return the rows of ``prompt``, ``[positions, ...]``, which may count from the end."""
         if not -len(self) <= prompt < len(self):
             raise IndexError(f"there is no prompt {prompt}: {len(self)} were collected")
         prompt %= len(self)
@@ -45,13 +46,14 @@ class Ragged:
 
 
 class Collected(Mapping[str, Tensor | Ragged]):
-    """The collected values by name, ``layers.3.layer_output``, in the order of the prompts.
+    """Maps names of values, such as ``layers.3.layer_output``, to what was collected of them.
 
-    One row a prompt is a tensor, ``[prompts, ...]``; several are a `Ragged`. A row has the
-    value's axes without batch and token: ``[hidden]``, ``[heads, head_dim]``. All on the host.
+    The rows are in the order of the prompts, and all tensors are on the CPU. Where each prompt
+    keeps one row, the value is a tensor, ``[prompts, ...]``; otherwise it is a `Ragged`. A row has
+    the value's axes without batch and token: ``[hidden]``, ``[heads, head_dim]``.
 
-    ``torch.save(found, path)`` keeps it, and ``torch.load(path)`` gives it back once nnterp is
-    imported.
+    ``torch.save(found, path)`` writes it to a file, and ``torch.load(path)`` reads it back once
+    nnterp is imported.
     """
 
     def __init__(self, values: Mapping[str, Tensor | Ragged]) -> None:
@@ -59,7 +61,11 @@ class Collected(Mapping[str, Tensor | Ragged]):
 
     @classmethod
     def of(cls, wanted: Mapping[Place, Selection], results: Mapping[Place, Tensor]) -> Collected:
-        """The results of what was wanted.
+        """Return the collected values of all places in ``wanted``.
+
+        Args:
+            wanted: The selection at each place.
+            results: The rows kept at each place that a forward reached, ``[rows, ...]``.
 
         Raises:
             Unavailable: No forward reached one of the places.
@@ -89,9 +95,9 @@ class Collected(Mapping[str, Tensor | Ragged]):
         return len(self._values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything as tensors by name, as ``safetensors.torch.save_file`` takes them.
+        """Return everything as tensors by name, as ``safetensors.torch.save_file`` takes them.
 
-        A `Ragged` is two of them: ``layers.3.layer_output.rows`` and
+        A `Ragged` becomes two of them: ``layers.3.layer_output.rows`` and
         ``layers.3.layer_output.offsets``.
         """
         flat: dict[str, Tensor] = {}
@@ -112,8 +118,9 @@ class Collected(Mapping[str, Tensor | Ragged]):
 
 
 def _offsets(counts: Sequence[int]) -> Tensor:
+    """Return the running sums of ``counts`` from zero, ``[prompts + 1]``."""
     return torch.tensor([0, *counts]).cumsum(0)
 
 
-# What `torch.load` may build of a file, beside tensors and Python's own.
+# `torch.load` may construct these classes from a file, beside tensors and Python's own types.
 torch.serialization.add_safe_globals([Collected, Ragged])

@@ -1,8 +1,8 @@
-"""Rows of forwards, put together as the result.
+"""Assembles the rows that forwards produce into the results of `collect`.
 
 Each engine runs forwards its own way and shows a `Gather`, for each place asked for, the rows
-that came by. The destinations are made when the first rows show how wide they are; where
-they lie is the engine's to say, for they may have to be seen from another process.
+that each forward produced. A result's memory is allocated when the first rows show how wide they
+are; the engine chooses where it is, because another process may have to see it.
 """
 
 from __future__ import annotations
@@ -19,31 +19,41 @@ from nnterp.vocabulary.names import Place
 
 
 class Store(Protocol):
-    """Where rows that were picked go."""
+    """A `Store` allocates results, and writes the rows that were picked into them."""
 
     def make(self, count: int, rows: Tensor) -> Tensor:
-        """Memory for one place's result: ``count`` rows like these."""
+        """Return memory for one place's result: ``[count, ...]``, for rows like ``rows``.
+
+        Args:
+            count: The number of rows of the result.
+            rows: Some of its rows, ``[rows, ...]``.
+        """
 
     def put(self, rows: Reading, into: Tensor, targets: Tensor | slice) -> None:
-        """Have ``rows``, as they are now, at ``targets`` of ``into`` in the end.
+        """Write ``rows``, as they are now, to ``targets`` of ``into`` before the run is over.
 
-        Rows that are live are copied before this returns, in the order of the forward's own
-        kernels, or as ``rows.copied()``.
+        Rows that are live are copied before this returns, either in stream order with the forward's
+        own kernels, or as ``rows.copied()``.
+
+        Args:
+            rows: ``[rows, ...]``.
+            into: The result, ``[count, ...]``, from `make`.
+            targets: The indices of the rows in the result.
         """
 
 
 class NullStore(Store):
-    """For a process that reads along with others, and whose rows are not wanted."""
+    """`NullStore` discards rows, for a process that reads along with others and has no results."""
 
     def make(self, count: int, rows: Tensor) -> Tensor:
         return torch.empty(count, *rows.shape[1:], dtype=rows.dtype, device="meta")
 
     def put(self, rows: Reading, into: Tensor, targets: Tensor | slice) -> None:
-        """Nothing."""
+        """Discard ``rows``."""
 
 
 class Gather:
-    """What is collected of a set of prompts.
+    """A `Gather` collects the wanted values of a set of prompts, one forward after another.
 
     Args:
         wanted: The selection at each place.
@@ -60,11 +70,12 @@ class Gather:
         self._a_row_each = False
 
     def enter(self, spans: Sequence[Span], a_row_each: bool = False) -> None:
-        """A forward begins, with ``spans`` of the prompts' tokens in its rows.
+        """Begin a forward whose rows hold ``spans`` of the prompts' tokens.
 
         Args:
             spans: The prompts' spans.
-            a_row_each: Whether a prompt has one row, its last token's, however many it has.
+            a_row_each: Whether each prompt has one row, its last token's, whatever its number of
+                tokens.
         """
         self._spans = spans
         self._a_row_each = a_row_each
@@ -75,7 +86,7 @@ class Gather:
 
         Args:
             place: One of those wanted.
-            read: From the rows picked to those rows of the value, ``[rows, ...]``.
+            read: Returns the value's rows, ``[rows, ...]``, for the rows picked.
         """
         selection = self.wanted[place]
         if id(selection) not in self._picks:
@@ -91,11 +102,15 @@ class Gather:
         self._store.put(rows, result, picked.targets)
 
     def apply(self, place: Place, read: Callable[[Span], Tensor]) -> None:
-        """Keep what the function at ``place`` makes of each prompt of this forward.
+        """Keep what the function at ``place`` returns for each prompt of this forward.
 
         Args:
             place: One of those wanted, whose selection is an `Apply`.
-            read: From a prompt's span to a copy of its value, in the layout of a trace, batch 1.
+            read: Returns a copy of a prompt's value for its span, in a trace's layout, batch 1.
+
+        Raises:
+            ValueError: The forward holds a part of a prompt, or the function returned two shapes.
+            TypeError: The function returned no tensor.
         """
         selection = self.wanted[place]
         assert isinstance(selection, Apply)
@@ -120,14 +135,15 @@ class Gather:
                     f"{span.prompt}, and {tuple(result.shape[1:])} for one before"
                 )
             one = slice(span.prompt, span.prompt + 1)
-            # Of the caller's function, which may keep what it returned.
+            # Not a new tensor, because the caller's function may keep what it returned.
             self._store.put(Reading(row), result, one)
 
     def results(self) -> dict[Place, Tensor]:
-        """What was kept at each place; nothing for one that no forward has reached."""
+        """Return the rows kept at each place; a place that no forward has reached is left out."""
         return self._results
 
     def _average(self, place: Place, selection: Mean, rows: Tensor) -> None:
+        """Add ``rows``, ``[tokens, ...]``, to prompts' sums; store means of finished prompts."""
         counts = torch.tensor([span.length for span in self._spans])
         owners = torch.repeat_interleave(counts).to(rows.device, non_blocking=True)
         shape = rows.shape[1:]
@@ -150,6 +166,7 @@ class Gather:
             self._store.put(means, result, torch.tensor(prompts))
 
     def _result(self, place: Place, count: int, rows: Tensor) -> Tensor:
+        """Return the result of ``place``, at first allocating ``count`` rows like ``rows``."""
         if place not in self._results:
             self._results[place] = self._store.make(count, rows)
         return self._results[place]

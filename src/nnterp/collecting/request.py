@@ -1,4 +1,4 @@
-"""What a caller of `collect` asks for, checked before anything runs."""
+"""Checks what a caller of `collect` asks for, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ from nnterp.vocabulary.names import Place, places
 
 
 class ServedModel(Protocol):
-    """A model of either class, as far as what is wanted of it is concerned."""
+    """`ServedModel` is what these checks need of a model, of either class."""
 
     engine_adapter: Any
 
     @property
     def num_layers(self) -> int:
-        """The number of decoder blocks."""
+        """Return the number of decoder blocks."""
 
     def host_of(self, value: values.Value, layer: int) -> Any:
-        """The envoy that serves ``value`` for block ``layer``."""
+        """Return the envoy that serves ``value`` for block ``layer``."""
 
 
 def wanted_places(
     model: ServedModel, wanted: Mapping[str, Positions], lengths: Sequence[int]
 ) -> dict[Place, Selection]:
-    """The selection at each place that ``wanted`` names, in the order a forward reaches them.
+    """Return the selection at each place that ``wanted`` names, in the order of the forward.
+
+    Args:
+        model: The model.
+        wanted: For each value's name, the positions to keep.
+        lengths: The number of tokens of each prompt.
 
     Raises:
-        Unavailable: This checkpoint or engine does not serve one of them.
-        ValueError: A name or a choice of positions is none.
+        Unavailable: This checkpoint or engine does not serve one of the values.
+        ValueError: Nothing is asked for, a name is no value's, or positions are not valid.
+        IndexError: A name's block, or a position in a prompt, does not exist.
+        TypeError: Positions are of no kind that `selection` takes.
     """
     if not wanted:
         raise ValueError("no value is asked for; write {'layers.0.layer_output': 'last'}")
@@ -45,10 +52,10 @@ def wanted_places(
 
 
 def require_served(model: ServedModel, place: Place) -> Any:
-    """The envoy that serves ``place``.
+    """Return the envoy that serves ``place``.
 
     Raises:
-        Unavailable: None does, and why.
+        Unavailable: No envoy does; the message says why.
     """
     host = model.host_of(place.value, place.layer or 0)
     if not hasattr(type(host), place.value.name):
@@ -60,6 +67,7 @@ def require_served(model: ServedModel, place: Place) -> Any:
 
 
 def _require(model: ServedModel, place: Place, kept: Selection, lengths: Sequence[int]) -> None:
+    """Refuse ``place`` where it is not served, or not at the positions that ``kept`` selects."""
     value = place.value
     require_served(model, place)
     if isinstance(kept, Apply):
@@ -78,7 +86,7 @@ def _require(model: ServedModel, place: Place, kept: Selection, lengths: Sequenc
 
 
 def _when(place: Place, num_layers: int) -> tuple[int, int]:
-    """When a forward reaches ``place``, relative to the others."""
+    """Return a key that sorts places in the order a forward reaches them."""
     order = list(values.VALUES)
     when = order.index(place.value.name)
     if place.layer is not None:

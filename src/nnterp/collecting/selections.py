@@ -1,8 +1,8 @@
-"""Which of a prompt's positions to keep.
+"""Selects which of each prompt's positions to keep.
 
-Whatever the engine, a forward holds one row a token, and each prompt in it a span of the
-rows. A `Selection` says which rows of a span are kept, and where they go among the rows
-kept of all prompts.
+On either engine, a forward holds one row per token, and each prompt in it a span of the rows. A
+`Selection` says which rows of a span are kept, and where they go among the rows kept of all
+prompts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 #: What a caller may write for the positions of a value.
 Positions = str | int | Sequence[Any] | Tensor | Callable[[Tensor], Tensor]
 
-#: The same, in words.
+#: Describes `Positions` in error messages.
 _CHOICES = (
     "'last', 'all' or 'mean', a position, a position or a mask for each prompt, or a function of "
     "the value"
@@ -24,13 +24,13 @@ _CHOICES = (
 
 
 class Span(NamedTuple):
-    """A prompt's rows in a forward.
+    """A `Span` is a prompt's rows in a forward.
 
     Attributes:
         prompt: The prompt's index.
-        start: Its first row.
-        first: The position of the token in that row.
-        length: How many rows, and tokens, there are.
+        start: The index of its first row.
+        first: The position, in the prompt, of the token in that row.
+        length: The number of rows, which is the number of tokens.
     """
 
     prompt: int
@@ -40,12 +40,16 @@ class Span(NamedTuple):
 
 
 class Picked:
-    """Rows of a forward, and the rows of the result they become.
+    """`Picked` holds indices of rows of a forward, and of the rows of the result they become.
 
     Args:
-        rows: Where each run of rows begins in the forward.
-        targets: Where it goes in the result.
-        counts: How long it is.
+        rows: Where each run of adjacent rows begins in the forward.
+        targets: Where each run begins in the result.
+        counts: The length of each run.
+
+    Attributes:
+        count: The number of rows in all.
+        targets: The indices of the rows in the result: a slice, or ``[count]``.
     """
 
     def __init__(self, rows: list[int], targets: list[int], counts: list[int]) -> None:
@@ -55,7 +59,7 @@ class Picked:
         self._on: dict[torch.device, Tensor] = {}
 
     def take(self, tensor: Tensor, axis: int) -> Tensor:
-        """The rows out of ``tensor``, which has them on ``axis``; a view where they adjoin."""
+        """Return the picked rows of ``tensor``, whose ``axis`` is its rows; a view if adjacent."""
         if isinstance(self._rows, slice):
             return tensor.narrow(axis, self._rows.start, self.count)
         if tensor.device not in self._on:
@@ -64,7 +68,10 @@ class Picked:
 
 
 def _indices(starts: list[int], counts: list[int]) -> slice | Tensor:
-    """The indices in runs of ``counts`` from ``starts``; a slice if they are one run."""
+    """Return the indices in runs of ``counts`` from ``starts``: a slice if they are one run.
+
+    Otherwise they are a tensor, ``[sum of counts]``.
+    """
     ends = [start + count for start, count in zip(starts, counts, strict=True)]
     if starts[1:] == ends[:-1]:
         return slice(starts[0], ends[-1]) if starts else slice(0, 0)
@@ -74,24 +81,28 @@ def _indices(starts: list[int], counts: list[int]) -> slice | Tensor:
 
 
 class Selection(Protocol):
-    """The positions kept of each prompt."""
+    """A `Selection` says which positions of each prompt are kept."""
 
     #: Whether a prompt keeps several rows, or none, rather than one.
     ragged: bool
 
     def counts(self) -> list[int]:
-        """The rows kept of each prompt."""
+        """Return the number of rows kept of each prompt."""
 
     def pick(self, spans: Sequence[Span]) -> Picked:
-        """The rows of a forward to keep, and where to."""
+        """Return the rows of a forward to keep, and where they go in the result."""
 
 
 class At(Selection):
-    """One position of each prompt, counted from the end if negative.
+    """`At` selects one position of each prompt, counted from the end if negative.
 
     Args:
-        positions: The position in each.
-        lengths: The tokens of each.
+        positions: The position in each prompt.
+        lengths: The number of tokens of each prompt.
+
+    Raises:
+        ValueError: There are not as many positions as prompts.
+        IndexError: A prompt has no such position.
     """
 
     ragged = False
@@ -106,7 +117,7 @@ class At(Selection):
         self._positions = [position % length for position, length in pairs]
 
     def is_last(self, lengths: Sequence[int]) -> bool:
-        """Whether it is the last position of every prompt."""
+        """Return whether the last position of every prompt is selected."""
         return all(p == length - 1 for p, length in zip(self._positions, lengths, strict=True))
 
     def counts(self) -> list[int]:
@@ -123,7 +134,7 @@ class At(Selection):
 
 
 class Where(Selection):
-    """The positions where a mask is true.
+    """`Where` selects the positions where a mask is true.
 
     Args:
         masks: ``[tokens]`` for each prompt.
@@ -152,10 +163,10 @@ class Where(Selection):
 
 
 class All(Selection):
-    """Every position.
+    """`All` selects every position.
 
     Args:
-        lengths: The tokens of each prompt.
+        lengths: The number of tokens of each prompt.
     """
 
     ragged = True
@@ -178,10 +189,10 @@ class All(Selection):
 
 
 class Mean(Selection):
-    """The mean over every position, in float32.
+    """`Mean` selects the mean over every position, in float32.
 
     Args:
-        lengths: The tokens of each prompt.
+        lengths: The number of tokens of each prompt.
     """
 
     ragged = False
@@ -198,12 +209,12 @@ class Mean(Selection):
 
 
 class Apply(Selection):
-    """What a function makes of a prompt's value.
+    """`Apply` keeps what a function returns for a prompt's value.
 
     Args:
-        function: From the value as a trace would serve it, batch 1, to a tensor of one shape
-            for all prompts.
-        lengths: The tokens of each prompt.
+        function: Takes the value as a trace would serve it, with batch 1, and returns a tensor of
+            one shape for all prompts.
+        lengths: The number of tokens of each prompt.
     """
 
     ragged = False
@@ -220,17 +231,18 @@ class Apply(Selection):
 
 
 def selection(positions: Positions, lengths: Sequence[int]) -> Selection:
-    """The selection a caller means by ``positions``.
+    """Return the selection that a caller means by ``positions``.
 
     Args:
-        positions: ``"last"``, ``"all"``, ``"mean"``, a position, a position or a mask for each
-            prompt, or a function of the value.
-        lengths: The tokens of each prompt.
+        positions: ``"last"``, ``"all"``, ``"mean"``, a position, a position or a mask of
+            ``[tokens]`` for each prompt, or a function of the value.
+        lengths: The number of tokens of each prompt.
 
     Raises:
         IndexError: A prompt has no such position.
-        ValueError: The word is none of these, or a mask has another length than its prompt.
-        TypeError: It is nothing of the kind.
+        ValueError: ``positions`` is another word, has another length than the prompts, or holds a
+            mask of another length than its prompt.
+        TypeError: ``positions`` is none of these kinds.
     """
     if isinstance(positions, str):
         if positions == "last":
@@ -262,6 +274,6 @@ def selection(positions: Positions, lengths: Sequence[int]) -> Selection:
 
 
 def _is_position(given: Tensor) -> bool:
-    """Whether ``given`` is one whole number, and not a truth value."""
+    """Return whether ``given`` is one integer, and not a truth value."""
     whole = not (given.dtype == torch.bool or given.is_floating_point() or given.is_complex())
     return given.ndim == 0 and whole

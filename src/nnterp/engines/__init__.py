@@ -1,1 +1,1 @@
-"""The two engines, and what their model classes share."""
+"""Holds the two engines, and what their model classes share."""

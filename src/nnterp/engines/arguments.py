@@ -1,9 +1,9 @@
-"""The arguments a model class takes beside its own, and what is said of any other.
+"""Refuses arguments that nothing behind a model class takes, before anything is built.
 
-Both classes hand most of their arguments on: to nnsight, to the load of transformers or of
-vLLM, to the model's class. What none of them knows is found out at the load, which may be as
-late as the first trace, and blamed on a class the user never named. So it is looked up
-before anything is built, in what those themselves say they take.
+Both model classes hand most of their arguments on: to nnsight, to the load of transformers or of
+vLLM, to the model's class. An argument that none of them takes would be detected at the load,
+which may be as late as the first trace, and reported for a class the user never named. So each
+argument is looked up beforehand, in what those functions and classes themselves say they take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nnterp.vocabulary.values import Engine
 
 _NOTHING = "there is nothing to pass in its place"
 
-#: What nnterp 1.3 took, and other arguments that have another name here: what to do instead.
+#: What to do instead of passing an argument that nnterp 1.3 took, or that has another name here.
 _INSTEAD: Mapping[str, str] = {
     "model": "the checkpoint is the first argument, repo_id",
     "check_renaming": f"{_NOTHING}; `nnterp check MODEL` compares every value",
@@ -53,19 +53,19 @@ _INSTEAD_ON: Mapping[Engine, Mapping[str, str]] = {
 }
 
 
-#: Those of the load's own arguments that the classes fill in themselves.
+#: The load's own arguments that the model classes fill in themselves.
 _FILLED = frozenset({"self", "model", "module", "parent", "model_kwargs", "worker_cls", "kwargs"})
 
 
 @dataclass(frozen=True)
 class Known:
-    """The arguments that something takes.
+    """`Known` holds the arguments that something takes.
 
     Attributes:
         names: Their names.
-        config: The checkpoint's config, any field of which is taken too.
-        others: Whether it takes others as well, for all that can be told.
-        beside: What they stand beside, for the refusal of any other.
+        config: The checkpoint's config, any field of which is taken as well.
+        others: Whether it may take further arguments that cannot be found out.
+        beside: What they are passed with, as a phrase for the refusal of any other argument.
     """
 
     names: frozenset[str]
@@ -77,7 +77,7 @@ class Known:
         return name in self.names or hasattr(self.config, name)
 
     def nearest(self, name: str) -> str:
-        """A trailing ``; did you mean 'x'?``, or nothing."""
+        """Return ``; did you mean 'x'?`` for the nearest known name, or an empty string."""
         fields = self.config.to_dict() if self.config is not None else ()
         return did_you_mean(name, self.names | set(fields))
 
@@ -88,11 +88,11 @@ def require_known(owner: type, engine: Engine, given: Iterable[str], known: Know
     Args:
         owner: The class that is constructed.
         engine: Its engine.
-        given: The names of the arguments.
-        known: Those that are taken.
+        given: The names of the arguments that were passed.
+        known: The arguments that are taken.
 
     Raises:
-        TypeError: One is not; it says what to pass instead, if there is anything.
+        TypeError: One is not taken; the message says what to pass instead, if there is anything.
     """
     instead = {**_INSTEAD, **_INSTEAD_ON[engine]}
     for name in given:
@@ -103,7 +103,11 @@ def require_known(owner: type, engine: Engine, given: Iterable[str], known: Know
 
 
 def of_wrapped(owner: type) -> Known:
-    """What is taken beside a transformers module that is loaded already."""
+    """Return what is taken together with a transformers module that is loaded already.
+
+    Args:
+        owner: The model class.
+    """
     from transformers import pipeline
 
     names = (_of_class(owner) | _parameters(pipeline)) - _FILLED
@@ -111,12 +115,12 @@ def of_wrapped(owner: type) -> Known:
 
 
 def of_transformers(owner: type, config: Any, arguments: Mapping[str, Any]) -> Known:
-    """What is taken for a load by transformers.
+    """Return what is taken for a load by transformers.
 
     Args:
         owner: The model class.
         config: The checkpoint's config.
-        arguments: What was passed, which says which of transformers' classes is loaded.
+        arguments: What was passed, which determines which of transformers' classes is loaded.
     """
     from nnsight.modeling import quantization
     from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
@@ -143,7 +147,12 @@ def of_transformers(owner: type, config: Any, arguments: Mapping[str, Any]) -> K
 
 
 def of_vllm(owner: type, asynchronous: bool) -> Known:
-    """What is taken for a load by vLLM."""
+    """Return what is taken for a load by vLLM.
+
+    Args:
+        owner: The model class.
+        asynchronous: Whether vLLM's asynchronous engine is loaded.
+    """
     from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 
     engine = AsyncEngineArgs if asynchronous else EngineArgs
@@ -151,13 +160,13 @@ def of_vllm(owner: type, asynchronous: bool) -> Known:
 
 
 def _of_class(owner: type) -> frozenset[str]:
-    """The arguments that the constructors of ``owner`` and its bases name."""
+    """Return the arguments that the constructors of ``owner`` and its bases name."""
     constructors = (vars(base).get("__init__") for base in owner.__mro__[:-1])
     return frozenset().union(*(_parameters(init) for init in constructors if init is not None))
 
 
 def _of_model_classes(config: Any, arguments: Mapping[str, Any]) -> tuple[frozenset[str], bool]:
-    """What transformers' own classes for a config take, and whether they may take more."""
+    """Return what transformers' classes for a config take, and whether they may take more."""
     from transformers.pipelines import check_task
 
     if hasattr(config, "auto_map") and arguments.get("trust_remote_code"):
@@ -174,21 +183,23 @@ def _of_model_classes(config: Any, arguments: Mapping[str, Any]) -> tuple[frozen
 
 
 def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of the parameters of ``function``."""
+    """Return the names of the parameters of ``function``, without ``*args`` and ``**kwargs``."""
     parameters = inspect.signature(function).parameters.values()
     collecting = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return frozenset(parameter.name for parameter in parameters if parameter.kind not in collecting)
 
 
 def _code(function: Callable[..., Any]) -> CodeType:
+    """Return the code object of a function or method, without its decorators."""
     return inspect.unwrap(getattr(function, "__func__", function)).__code__
 
 
 def _words(code: CodeType) -> frozenset[str]:
-    """The strings in ``code`` that could be names.
+    """Return the strings in ``code`` that could be names.
 
-    Much of what ``from_pretrained`` takes it takes out of its ``**kwargs``, by such a string.
-    There are others among them, which is no harm: what is taken has to be, the rest need not.
+    Much of what ``from_pretrained`` takes it takes out of its ``**kwargs``, by such a string. There
+    are other strings among them, which does no harm: every argument that is taken must be in the
+    result, but not everything in the result must be one.
     """
 
     def within(constants: Iterable[Any]) -> Iterator[str]:

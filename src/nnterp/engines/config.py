@@ -1,4 +1,4 @@
-"""Reading a checkpoint's config, before anything is loaded."""
+"""Reads a checkpoint's config, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from typing import Any
 
 from nnterp.errors import CheckpointNotFound
 
-#: What `read_config` passes on to transformers; every other load argument is about weights.
+#: The load arguments that `read_config` passes on to transformers; all others are about weights.
 _CONFIG_ARGUMENTS = ("revision", "trust_remote_code", "token", "cache_dir")
 
 
 def read_config(repo_id: str | os.PathLike[str], arguments: Mapping[str, Any]) -> Any:
-    """The config of the checkpoint at ``repo_id``, a folder or a hub id.
+    """Return the config of the checkpoint at ``repo_id``.
+
+    Args:
+        repo_id: A checkpoint's folder or a hub id.
+        arguments: The arguments of the load. If they hold a ``config``, that is returned.
 
     Raises:
-        CheckpointNotFound: Nothing readable there.
+        CheckpointNotFound: There is nothing readable at ``repo_id``.
     """
     from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
@@ -42,5 +46,5 @@ def read_config(repo_id: str | os.PathLike[str], arguments: Mapping[str, Any]) -
         ) from error
     if values.get("model_type") in CONFIG_MAPPING or "auto_map" in values:
         return AutoConfig.from_pretrained(repo_id, **passed_on)
-    # No class of transformers' own; the family, if there is one, needs none.
+    # transformers has no config class for it; the family, if there is one, needs none.
     return PretrainedConfig.from_dict({"model_type": "", **values})

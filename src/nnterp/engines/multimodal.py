@@ -1,8 +1,8 @@
-"""Decoders inside checkpoints that also take images or sound.
+"""Names the modules of decoders inside checkpoints that also take images or sound.
 
-The config of such a checkpoint holds the decoder's own config, and its tree holds the
-decoder's tree. A family names modules from the root of its decoder; here are the same
-modules' names from the root of what it is wrapped in.
+The config of such a checkpoint holds the decoder's own config, and its module tree holds the
+decoder's tree. A family names modules by their paths from the root of its decoder; this module
+adds their paths from the root of the model around it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def with_multimodal(rename: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A family's aliases, for its decoder alone and for one inside another model.
+    """Return a family's aliases, for its decoder alone and for one inside another model.
 
     Args:
-        rename: The family's, as nnsight takes them. A key that names no module of a tree
-            is passed over, so all of them can be there at once.
+        rename: The family's aliases, as nnsight takes them. nnsight passes over a key that names no
+            module of a tree, so all of them can be present at once.
     """
     named = {alias for own in rename.values() for alias in ([own] if isinstance(own, str) else own)}
     # Where a decoder stands alone its head is at the root, and needs no alias.
@@ -31,6 +31,7 @@ def with_multimodal(rename: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _spellings(key: str) -> Iterator[str]:
+    """Yield the paths that the module ``key`` of a decoder may have inside another model."""
     yield f"language_model.{key}"
     backbone, _, rest = key.partition(".")
     if backbone == "model" and rest:

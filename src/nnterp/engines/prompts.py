@@ -1,11 +1,11 @@
-"""What a caller may give for a prompt, as token ids.
+"""Turns what a caller may give for a prompt into token ids.
 
-A text, token ids, a chat, or what a tokenizer made of texts: the ids of all and, where they
-were padded to one length, a mask of those that count.
+A prompt is a text, token ids, a chat, or a tokenizer's output, whose attention mask, where texts
+were padded to one length, says which ids count.
 
-A chat is a list of messages, ``[{"role": "user", "content": "Hello"}]``, and stands for what
-the tokenizer's own template makes of it, as it does in transformers' pipelines: up to where
-the assistant would begin, or, where the last message is the assistant's, up to its end.
+A chat is a list of messages, ``[{"role": "user", "content": "Hello"}]``. It stands for what the
+tokenizer's own chat template makes of it, as in transformers' pipelines: up to where the
+assistant would begin, or, where the last message is the assistant's, up to that message's end.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any
 
 
 def token_ids(tokenizer: Callable[..., Any], prompts: Iterable[Any]) -> list[list[int]]:
-    """The token ids of each of ``prompts``.
+    """Return the token ids of each of ``prompts``.
 
     Args:
-        tokenizer: What encodes texts and chats.
-        prompts: A text, ids, a chat, or a tokenizer's output for each; or its output for all.
+        tokenizer: Encodes texts and chats.
+        prompts: A text, ids, a chat, or a tokenizer's output for each prompt; or one tokenizer's
+            output for all.
 
     Raises:
-        ValueError: There is none, one is empty, or a chat has no template.
-        TypeError: One is none of these, or they are one prompt, not a list of them.
+        ValueError: There is no prompt, one is empty, or a chat has no template.
+        TypeError: One is none of these, or they are one prompt and not a list of them.
     """
     if isinstance(prompts, str):
         raise TypeError(f"prompts are a list of texts, not one: write [{prompts!r}]")
@@ -49,10 +50,10 @@ def token_ids(tokenizer: Callable[..., Any], prompts: Iterable[Any]) -> list[lis
 
 
 def texts_or_ids(tokenizer: Any, given: Any) -> Sequence[str | list[int]]:
-    """The prompts in what was given for one: its text or its ids, or those of several.
+    """Return the prompts in ``given``, which is one prompt or several: a text or ids for each.
 
     Args:
-        tokenizer: What encodes chats.
+        tokenizer: Encodes chats.
         given: A text, ids, a chat, a tokenizer's output, or several of them in a list.
 
     Raises:
@@ -75,7 +76,7 @@ def texts_or_ids(tokenizer: Any, given: Any) -> Sequence[str | list[int]]:
 
 
 def is_chat(given: Any) -> bool:
-    """Whether ``given`` is a list of messages."""
+    """Return whether ``given`` is a list of messages."""
     return (
         isinstance(given, (list, tuple))
         and bool(given)
@@ -84,17 +85,17 @@ def is_chat(given: Any) -> bool:
 
 
 def holds_chats(given: Any) -> bool:
-    """Whether ``given`` is a chat, or a list that begins with one."""
+    """Return whether ``given`` is a chat, or a list that begins with one."""
     return is_chat(given) or (isinstance(given, (list, tuple)) and is_chat(next(iter(given), None)))
 
 
 def require_template(tokenizer: Any) -> None:
-    """Refuse to make a prompt of a chat without a template.
+    """Refuse to make a prompt of a chat if ``tokenizer`` has no chat template.
 
     Raises:
-        ValueError: ``tokenizer`` has none.
+        ValueError: It has none.
     """
-    # One that is no transformers tokenizer has a way of its own.
+    # A tokenizer that is not from transformers encodes chats in its own way.
     if getattr(tokenizer, "chat_template", "") is None:
         raise ValueError(
             "a chat becomes a prompt by the tokenizer's chat template, and this checkpoint's has "
@@ -104,6 +105,7 @@ def require_template(tokenizer: Any) -> None:
 
 
 def _chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the token ids of a chat."""
     require_template(tokenizer)
     for message in messages:
         parts = message["content"] if isinstance(message["content"], list) else []
@@ -111,7 +113,8 @@ def _chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> list[int
         if others:
             raise ValueError(f"a chat is of text alone here, and a message has {others}")
     continues = messages[-1]["role"] == "assistant"
-    # As ids, and not as a text, which would be given a beginning of its own once more.
+    # The template gives ids, because encoding its text would add a beginning-of-sequence token
+    # once more.
     encoded = tokenizer.apply_chat_template(
         list(messages), add_generation_prompt=not continues, continue_final_message=continues
     )
@@ -119,7 +122,7 @@ def _chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> list[int
 
 
 def _row(tokenizer: Any, prompt: Any) -> Any:
-    """One prompt: a text, or its ids as a list, out of a batch of one if they are in one."""
+    """Return one prompt as a text or a list of ids, taken out of a batch of one if it is in one."""
     if is_chat(prompt):
         return _chat_ids(tokenizer, prompt)
     given = _rows(prompt) if isinstance(prompt, Mapping) else _listed(prompt)
@@ -128,7 +131,7 @@ def _row(tokenizer: Any, prompt: Any) -> Any:
 
 
 def _rows(tokenized: Mapping[str, Any]) -> list[list[int]]:
-    """The ids of each text in a tokenizer's output, without those that pad."""
+    """Return the ids of each text in a tokenizer's output, without padding."""
     if "input_ids" not in tokenized:
         raise TypeError(f"a tokenizer's output holds input_ids, and this {', '.join(tokenized)}")
     ids, mask = _listed(tokenized["input_ids"]), _listed(tokenized.get("attention_mask"))
@@ -149,7 +152,7 @@ def _is_ids(given: Any) -> bool:
 
 
 def _listed(given: Any) -> Any:
-    """``given``, as lists where it is a tensor, an array or some other sequence of ids."""
+    """Return ``given`` as lists, if it is a tensor, an array or another sequence of ids."""
     if hasattr(given, "tolist"):
         return given.tolist()
     return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else given

@@ -1,9 +1,9 @@
-"""Families and values of a user's own.
+"""Registers families and values that a user defines.
 
 A family that is registered is found by its ``model_type`` like any other. A value that is
-registered is one more attribute of every block, attention or MLP: it is read and edited in a
+registered becomes an attribute of every block, attention or MLP: it is read and edited in a
 trace, listed by ``support()``, and named to ``collect`` and ``taps``, on the engines that it has
-a site for. Both have to be registered before the model is loaded; vLLM's worker is told.
+a site for. Both have to be registered before the model is loaded; vLLM's worker is told of them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _HOSTS: dict[tuple[Engine, Host], tuple[str, str]] = {
 
 
 class Registered(NamedTuple):
-    """A value that a user has registered.
+    """`Registered` is a value that a user has registered.
 
     Attributes:
         value: The value.
-        sites: Where each engine that serves it has it.
-        after: The name of the value that a forward reaches just before.
+        sites: Its site on each engine that serves it.
+        after: The name of the value that a forward reaches just before it.
     """
 
     value: Value
@@ -48,13 +48,13 @@ _registered: dict[str, Registered] = {}
 
 
 def register_family(model_type: str, family: Any, *, engine: Engine = "transformers") -> None:
-    """Have checkpoints of ``model_type`` loaded as ``family`` says.
+    """Load checkpoints of ``model_type`` as ``family`` says.
 
     Args:
-        model_type: What the checkpoints' config calls their family.
+        model_type: The name of the family in the checkpoints' config.
         family: A module, or any object, that defines ``RENAME`` and ``ENVOYS`` as the modules of
             `nnterp.families` do, or for vLLM those of `nnterp.families.vllm`.
-        engine: The engine that it describes the family on.
+        engine: The engine on which it describes the family.
 
     Raises:
         TypeError: ``family`` does not define what a family must.
@@ -69,17 +69,17 @@ def register_value(
     transformers: Site | None = None,
     vllm: Site | None = None,
 ) -> None:
-    """Have every block, attention or MLP serve a value of one's own.
+    """Serve a value of one's own on every block, attention or MLP.
 
     Args:
-        value: What it is called, what hosts it (``layer``, ``self_attn`` or ``mlp``), its axes
-            and what it is.
+        value: Its name, host (``layer``, ``self_attn`` or ``mlp``), axes and description.
         after: The name of the value that a forward reaches just before it.
-        transformers: Where transformers has it: a site, such as those of `nnterp.sites`.
-        vllm: Where vLLM has it.
+        transformers: The site of the value on transformers, such as those in `nnterp.sites`.
+        vllm: The site of the value on vLLM.
 
     Raises:
-        ValueError: There is a value of that name, none called ``after``, or no site.
+        ValueError: The name is taken or is no identifier, the host is the model, there is no value
+            called ``after``, or no site is given.
     """
     sites: dict[Engine, Site] = {}
     if transformers is not None:
@@ -90,18 +90,19 @@ def register_value(
 
 
 def registered() -> list[Registered]:
-    """The values registered so far, in order."""
+    """Return the values registered so far, in order."""
     return list(_registered.values())
 
 
 def register_missing(others: list[Registered]) -> None:
-    """Register those values of another process that are not registered in this one."""
+    """Register those of ``others``, values of another process, that this one lacks."""
     for one in others:
         if one.value.name not in _registered:
             _add(one)
 
 
 def _add(new: Registered) -> None:
+    """Add a value to the vocabulary, and its descriptors to the envoy classes that host it."""
     value, sites, after = new
     if value.name in VALUES or not value.name.isidentifier():
         raise ValueError(f"{value.name!r} cannot be registered: it is taken, or is no name")

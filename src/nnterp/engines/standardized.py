@@ -1,9 +1,9 @@
-"""What the two model classes share.
+"""Defines what the two model classes share.
 
-Both are nnsight's own model class for their engine with one step more before the load:
-read the checkpoint's config, take the family for its ``model_type``, hand the family's
-aliases and envoy classes to nnsight. Sizes, the values of the model as a whole and the
-methods researchers reach for are the same on both, and live here.
+Each model class is nnsight's own for its engine, with one step more before the load: read the
+checkpoint's config, take the family for its ``model_type``, and hand the family's aliases and
+envoy classes to nnsight. The sizes, the values of the model as a whole and the methods for
+research are the same on both, and are defined here.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from nnterp.vocabulary.names import Place
 from nnterp.vocabulary.support import Support
 from nnterp.vocabulary.values import Value
 
-#: Fewer prompts than this are done before a progress bar could be read.
+#: The number of prompts from which a progress bar is shown; fewer are done before it can be read.
 BAR_FROM = 64
 
 
 class Standardized(StandardEnvoy):
-    """The vocabulary of a whole model: its sizes, its root values, its methods.
+    """`Standardized` is the vocabulary of a whole model: its sizes, root values and methods.
 
     Attributes:
         family: The family module in use, such as `nnterp.families.llama`.
@@ -51,6 +51,7 @@ class Standardized(StandardEnvoy):
         embed_tokens: The token embedding.
         norm: The norm after the last block.
         lm_head: The output projection.
+        tokenizer: The tokenizer.
     """
 
     family: ModuleType
@@ -72,14 +73,14 @@ class Standardized(StandardEnvoy):
         rename: Mapping[Any, Any] | None,
         envoys: Mapping[Any, Any] | None,
     ) -> dict[str, Any]:
-        """Take the family for ``config``; the arguments nnsight builds the tree with."""
+        """Take the family for ``config``, and return the arguments nnsight builds the tree with."""
         self._config = config.get_text_config(decoder=True)
         self.family = families.find(family, self._config, self.engine_adapter.engine)
         self._added_rename = dict(rename or {})
         self._added_envoys = dict(envoys or {})
         return {
             "rename": {**with_multimodal(self.family.RENAME), **self._added_rename},
-            # nnsight takes the first key that fits a module, so the user's own come first.
+            # nnsight takes the first key that fits a module, so the user's own keys come first.
             "envoys": self._added_envoys
             | {
                 key: envoy
@@ -93,13 +94,14 @@ class Standardized(StandardEnvoy):
         }
 
     def _engine_envoys(self) -> Mapping[Any, Any]:
-        """The envoy classes nnsight itself needs on this engine."""
+        """Return the envoy classes that nnsight itself needs on this engine."""
         return {}
 
     def _serve_through_engine_envoys(self) -> None:
-        """Let a module that the engine has an envoy for serve the family's values as well.
+        """Make modules that the engine has an envoy class for serve the family's values as well.
 
-        nnsight asks for a module's class before its place in the tree.
+        nnsight looks up an envoy class by a module's class before it looks it up by the module's
+        path.
         """
         engine = set(self._engine_envoys().values())
         for path, envoy in self.named_modules():
@@ -114,7 +116,7 @@ class Standardized(StandardEnvoy):
                     envoy.__class__ = type(served.__name__, both, {"__doc__": served.__doc__})
 
     def _check_tree(self) -> None:
-        """Refuse a family whose blocks are not in this model, and a key that names nothing."""
+        """Refuse a family whose blocks are not in this model, and a key that names no module."""
         tree = self.named_modules()
         if "layers" not in self.__dict__:
             looked = [key for key, alias in self._rename.items() if alias == "layers"]
@@ -140,6 +142,7 @@ class Standardized(StandardEnvoy):
             raise ValueError(f"envoys key {key!r} names no module{self._nearest(key)}")
 
     def _nearest(self, key: Any) -> str:
+        """Return ``; did you mean 'x'?`` for the module path nearest to ``key``, or nothing."""
         if isinstance(key, type):
             return ""
         paths = {path.partition(".")[2] for path, _ in self.named_modules()}
@@ -149,71 +152,82 @@ class Standardized(StandardEnvoy):
 
     @property
     def num_layers(self) -> int:
-        """The number of decoder blocks."""
+        """Return the number of decoder blocks."""
         return len(self.layers)
 
     @property
     def hidden_size(self) -> int:
-        """The width of the residual stream."""
+        """Return the width of the residual stream."""
         return self._config.hidden_size
 
     @property
     def vocab_size(self) -> int:
-        """The width of the logits."""
+        """Return the width of the logits."""
         return self._config.vocab_size
 
     @property
     def num_heads(self) -> int:
-        """Query heads a block, by the config."""
+        """Return the number of query heads per block, by the config."""
         return self._config.num_attention_heads
 
     @property
     def num_kv_heads(self) -> int:
-        """Key and value heads a block, by the config; `num_heads` where none are shared."""
+        """Return the number of key and value heads per block, by the config.
+
+        It is `num_heads` where the config gives none, because no heads are shared there.
+        """
         return self._first("num_key_value_heads") or self.num_heads
 
     @property
     def head_dim(self) -> int:
-        """The width of a head's values and output."""
+        """Return the width of a head's values and output."""
         return self._first("v_head_dim", "head_dim") or self.hidden_size // self.num_heads
 
     @property
     def qk_head_dim(self) -> int:
-        """The width of a head's queries and keys; not `head_dim` under latent attention."""
+        """Return the width of a head's queries and keys; not `head_dim` under latent attention."""
         return self._first("qk_head_dim", "head_dim") or self.hidden_size // self.num_heads
 
     @property
     def intermediate_size(self) -> int:
-        """The width inside the MLP."""
+        """Return the width inside the MLP."""
         return self._first("intermediate_size", "n_inner", "ffn_dim") or 4 * self.hidden_size
 
     def _first(self, *fields: str) -> int | None:
-        """The first of the config's ``fields`` that is there and not zero or None."""
+        """Return the first of the config's ``fields`` that is there and not zero or None."""
         found = (getattr(self._config, field, None) for field in fields)
         return next((width for width in found if width), None)
 
     # -- methods -------------------------------------------------------------
 
     def trace(self, *inputs: Any, **kwargs: Any) -> Any:
-        """nnsight's trace, of a prompt or of several invokes.
+        """Open nnsight's trace, of a prompt or of several invokes.
 
         Args:
-            *inputs: A text, token ids, a chat, or what a tokenizer made of a text.
-            **kwargs: The same by name, ``input_ids`` and ``attention_mask``; and what the run
-                takes beside it, on vLLM sampling settings.
+            *inputs: A text, token ids, a chat, or a tokenizer's output.
+            **kwargs: The same by name, ``input_ids`` and ``attention_mask``, and what the run takes
+                beside it, such as sampling settings on vLLM.
 
         Raises:
-            ValueError: It is opened in the block of another.
+            ValueError: It is opened in the block of another trace.
         """
         require_outside_blocks(f"{self.path}.trace")
         return super().trace(*inputs, **kwargs)
 
     def support(self) -> Support:
-        """Which values this checkpoint serves, in which layout, and why not the others."""
+        """Return which values this checkpoint serves, in which layout, and why not the others."""
         return survey(self)
 
     def host_of(self, value: Value, layer: int) -> Any:
-        """The envoy that serves ``value`` for block ``layer``: the model, the block or a part."""
+        """Return the envoy that serves ``value`` for block ``layer``: model, block or part.
+
+        Args:
+            value: The vocabulary row.
+            layer: The block's index, which may be negative; a value of the model ignores it.
+
+        Returns:
+            The envoy, or None where the block has no such part.
+        """
         if value.host == "model":
             return self
         block = self.layers[self._index(layer)]
@@ -231,8 +245,8 @@ class Standardized(StandardEnvoy):
     ) -> Collected:
         """Keep a few values of many prompts, much faster than a trace for each.
 
-        Nothing runs beside the forward: the values are taken for all prompts of a forward at
-        once. They come back on the host, in the order of the prompts::
+        No block of code runs beside the forward: the values are taken for all prompts of a forward
+        at once. They are returned on the CPU, in the order of the prompts::
 
             found = model.collect(texts, {"layers.*.layer_output": "last", "logits": "last"})
             found["layers.12.layer_output"]  # [prompts, hidden]
@@ -242,13 +256,13 @@ class Standardized(StandardEnvoy):
             values: For each value's name, ``*`` standing for every block, the positions to
                 keep: ``"last"``, ``"all"``, ``"mean"`` (in float32), a position such as
                 ``0`` or ``-2``, a position for each prompt, a mask of ``[tokens]`` for each,
-                or a function from the value, in the layout of a trace with batch 1, to a
-                tensor of one shape for all prompts.
-            batch_size: The most prompts at a time; by default as many as are a good forward
-                on transformers, and as vLLM cares to have waiting.
-            progress: Whether to show a bar; by default for more than a few prompts.
+                or a function that takes the value, in the layout of a trace with batch 1, and
+                returns a tensor of one shape for all prompts.
+            batch_size: The most prompts at a time. The default is as many as make a good forward on
+                transformers, and as vLLM keeps waiting.
+            progress: Whether to show a progress bar; by default for more than a few prompts.
             lora_request: On vLLM, the adapter that the prompts run with, as ``trace`` takes it:
-                one for all, or a list of one or None for each.
+                one for all, or a list with one or None for each.
 
         Returns:
             By name, a tensor ``[prompts, ...]``, or, where prompts keep different numbers of
@@ -256,8 +270,8 @@ class Standardized(StandardEnvoy):
 
         Raises:
             Unavailable: A value is not served here.
-            ValueError: A name is no value's, or positions are none.
-            RuntimeError: A function failed on vLLM; it names the error.
+            ValueError: A name is no value's, positions are not valid, or it is called in a block.
+            RuntimeError: A function failed on vLLM; the message names the error.
         """
         require_outside_blocks("collect")
         ids = token_ids(self.tokenizer, prompts)
@@ -276,7 +290,18 @@ class Standardized(StandardEnvoy):
         advance: Callable[[int], Any],
         lora_request: Any,
     ) -> Mapping[Place, Tensor]:
-        """Run the prompts ``ids`` and keep what is ``wanted``, telling ``advance`` of each few."""
+        """Run the prompts ``ids`` and keep what is ``wanted``.
+
+        Args:
+            ids: The token ids of each prompt.
+            wanted: The selection at each place.
+            batch_size: The most prompts at a time, or None.
+            advance: Called with the number of prompts that are done, every few.
+            lora_request: On vLLM, the adapters of the prompts.
+
+        Returns:
+            The rows kept at each place, ``[rows, ...]``.
+        """
         raise NotImplementedError
 
     def steer(
@@ -300,10 +325,17 @@ class Standardized(StandardEnvoy):
             stream[:, rows] += factor * vector.to(stream.device, stream.dtype)
 
     def skip_layers(self, start: int, end: int) -> None:
-        """Let the residual stream pass blocks ``start`` to ``end``, both included, in a trace.
+        """Pass the residual stream by blocks ``start`` to ``end``, both included, in a trace.
 
-        The blocks still run, beside whatever else is in the batch, and their work is
-        dropped: the stream that entered the first leaves the last.
+        The blocks still run, for this prompt as for others in the batch, but their work is
+        discarded: the stream that entered the first leaves the last.
+
+        Args:
+            start: The index of the first block to skip.
+            end: The index of the last block to skip.
+
+        Raises:
+            ValueError: ``start`` comes after ``end``.
         """
         first, last = self._index(start), self._index(end)
         if first > last:
@@ -312,10 +344,10 @@ class Standardized(StandardEnvoy):
         self.layers[last].layer_output = entering
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
-        """The logits the model would read off a residual stream, in a trace.
+        """Return the logits that the model would compute from a residual stream, in a trace.
 
-        The final norm, the output projection, and any soft cap or scale, as the model
-        applies them: on the last block's ``layer_output`` it equals ``logits``.
+        It applies the final norm, the output projection, and any soft cap or scale, as the model
+        does: on the last block's ``layer_output`` it equals ``logits``.
 
         Args:
             stream: ``[..., hidden]``: ``[batch, seq, hidden]``, some positions' rows, or one.
@@ -326,25 +358,26 @@ class Standardized(StandardEnvoy):
         raise NotImplementedError
 
     def _normed(self, stream: Tensor) -> Tensor:
-        """``stream`` past what the model has between the last block and the projection."""
+        """Return ``stream``, ``[..., hidden]``, past the modules that precede the projection."""
         for name in getattr(self.family, "BEFORE_HEAD", ("norm",)):
             module = find_module(self, name)
             if module is not None:
-                # vLLM's linear layers return their bias beside the output.
+                # vLLM's linear layers return a tuple of their output and their bias.
                 given = module(stream)
                 stream = given[0] if isinstance(given, tuple) else given
         return stream
 
     def get_topk_closest_tokens(self, stream: Tensor, k: int = 5) -> tuple[list[Any], Tensor]:
-        """The ``k`` tokens a residual stream is closest to, by `project_on_vocab`.
+        """Return the ``k`` tokens that a residual stream is closest to, by `project_on_vocab`.
 
         Args:
             stream: ``[..., hidden]``: ``[batch, seq, hidden]``, some positions' rows, or one.
-            k: How many.
+            k: The number of tokens.
 
         Returns:
-            The tokens' texts from the most probable, in lists nested as the leading axes of
-            ``stream`` are, ``[batch][seq][k]``, and their probabilities, ``[..., k]``.
+            The tokens' texts, most probable first, in lists nested as the leading axes of
+            ``stream``
+            are, ``[batch][seq][k]``, and their probabilities, ``[..., k]``.
         """
         probabilities, ids = (
             self.project_on_vocab(stream).softmax(-1, dtype=torch.float32).topk(k, dim=-1)
@@ -356,10 +389,12 @@ class Standardized(StandardEnvoy):
         return texts(ids.tolist()), probabilities
 
     def _index(self, layer: int) -> int:
+        """Return the index of block ``layer``, counted from the first."""
         count = self.num_layers
         if not -count <= layer < count:
             raise IndexError(f"there is no block {layer}: this model has {count}")
         return layer % count
 
     def _indices(self, layers: int | Iterable[int]) -> set[int]:
+        """Return the indices of the blocks ``layers``, counted from the first."""
         return {self._index(i) for i in ([layers] if isinstance(layers, int) else layers)}

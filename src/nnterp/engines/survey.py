@@ -1,7 +1,7 @@
-"""Finding out what a loaded checkpoint serves, for ``model.support()``.
+"""Finds out what a loaded checkpoint serves, for ``model.support()``.
 
-Read off the module tree, without running it: a value is served by a block when the
-block's envoy has it and names no reason against it.
+It is read from the module tree, without running the model: a block serves a value if the block's
+envoy has it and names no reason against it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from nnterp.vocabulary.values import VALUES, Engine, Host, Value
 
 
 class SurveyedModel(Protocol):
-    """A model of either class, as far as its tree is concerned."""
+    """`SurveyedModel` is what the survey needs of a model, of either class."""
 
     engine_adapter: Any
     layers: Any
 
     @property
     def num_layers(self) -> int:
-        """The number of decoder blocks."""
+        """Return the number of decoder blocks."""
 
 
 def survey(model: SurveyedModel) -> Support:
-    """What ``model`` serves, and why it does not serve the rest."""
+    """Return what ``model`` serves, and why it does not serve the rest."""
     engine: Engine = model.engine_adapter.engine
     rows = {}
     for value in VALUES.values():
@@ -49,7 +49,12 @@ def survey(model: SurveyedModel) -> Support:
 
 
 def reason_against(host: StandardEnvoy | None, value: Value) -> str | None:
-    """Why ``host`` does not serve ``value``, or None where it does."""
+    """Return why ``host`` does not serve ``value``, or None where it does.
+
+    Args:
+        host: The envoy that would host it, or None where a block has no such part.
+        value: The vocabulary row.
+    """
     if host is None:
         return f"this block has no {value.host} module"
     if not isinstance(getattr(type(host), value.name, None), StandardValue):
@@ -58,7 +63,7 @@ def reason_against(host: StandardEnvoy | None, value: Value) -> str | None:
 
 
 def _writable(hosts: Iterable[StandardEnvoy | None], value: Value) -> bool:
-    """Whether ``value`` can be edited wherever ``hosts`` have it."""
+    """Return whether ``value`` can be edited wherever ``hosts`` have it."""
     found = [(host, getattr(type(host), value.name, None)) for host in hosts]
     return all(
         prop.why_read_only(host) is None
@@ -68,9 +73,13 @@ def _writable(hosts: Iterable[StandardEnvoy | None], value: Value) -> bool:
 
 
 def part(block: Any, host: Host) -> Any:
-    """The part of ``block`` that hosts values of ``host``; None where it has none.
+    """Return the part of ``block`` that hosts values of ``host``, or None where it has none.
 
-    A recurrent mixer stands in for attention: what it adds to the stream is served there.
+    A recurrent mixer takes the place of attention: what it adds to the stream is served there.
+
+    Args:
+        block: The envoy of the block.
+        host: The name of the part, ``self_attn`` or ``mlp``.
     """
     found = getattr(block, host, None)
     if found is None and host == "self_attn":
@@ -79,5 +88,6 @@ def part(block: Any, host: Host) -> Any:
 
 
 def _hosts(model: SurveyedModel, value: Value) -> Iterator[tuple[int, StandardEnvoy | None]]:
+    """Yield each block's index and its envoy that would host ``value``."""
     for index, layer in enumerate(model.layers):
         yield index, layer if value.host == "layer" else part(layer, value.host)

@@ -1,10 +1,10 @@
-"""What a site is.
+"""Defines `Site`, the base class of every description of where a value is.
 
 nnsight hands every module's input and output to a block as the forward reaches them, each
 under a *location* such as ``model.model.layers.3.output``. What arrives there is whatever the
 architecture passes around: a bare tensor, a tuple, a pair whose sum is the residual stream, an
-``(args, kwargs)`` call. A `Site` says at which location a value is and how to take it out of,
-and put it back into, what arrives.
+``(args, kwargs)`` call. A `Site` says at which location a value is, how to take it out of what
+arrives, and how to put it back.
 """
 
 from __future__ import annotations
@@ -21,40 +21,44 @@ from nnterp.lifetime import Reading
 
 
 class Site:
-    """Where a value is, and how it is read and replaced there.
+    """A site says where a value is, and how it is read and replaced there.
 
-    Sites are frozen dataclasses: data that a family chooses from, which know no engine.
+    Sites are frozen dataclasses: data that a family chooses from, independent of the engine.
     """
 
-    #: Why the value is not written here, in words; None where it is.
+    #: Why the value cannot be written here, for an error message; None where it can.
     read_only: str | None = None
 
-    #: Why the model computes nothing from the value, in words, so that no gradient reaches it
-    #: but that of a loss made of it; None where it does.
+    #: Why the model computes nothing from the value, for an error message; the only gradient that
+    #: then reaches it is that of a loss computed from it. None where the model computes with it.
     no_gradient: str | None = None
 
-    #: Whether what is read are rows of one request already, whatever the step holds.
+    #: Whether reading already gives the rows of one request, whichever others share the step.
     holds_own_rows: bool = False
 
     def location(self, host: Envoy) -> str:
-        """The nnsight location that the value is read at."""
+        """Return the nnsight location at which the value is read."""
         raise NotImplementedError
 
     def missing(self, host: Envoy) -> str | None:
-        """Why ``host`` has no such place, or None where it has."""
+        """Return why ``host`` has no such place, or None where it has one."""
         return None
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        """The value, out of what arrived at the location."""
+        """Return the value, taken out of what arrived at the location (``raw``)."""
         raise NotImplementedError
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
-        """What arrived, with ``tensor`` in the value's place; the rest is left as it is."""
+        """Return ``raw`` with ``tensor`` in place of the value and everything else unchanged."""
         raise NotImplementedError(f"{host.path}: {self.read_only}")
 
 
 def module_at(host: Envoy, path: str) -> Envoy:
-    """The envoy at ``path`` from ``host``: ``"."`` is itself, ``"..x"`` its parent's ``x``."""
+    """Return the envoy at ``path`` from ``host``: ``"."`` is it, ``"..x"`` its parent's ``x``.
+
+    Raises:
+        ValueError: ``path`` leads above the root of the tree.
+    """
     names = path.lstrip(".")
     envoy = host
     for _ in range(len(path) - len(names) - 1):
@@ -66,7 +70,7 @@ def module_at(host: Envoy, path: str) -> Envoy:
 
 
 def find_module(host: Envoy, path: str) -> Envoy | None:
-    """The envoy at ``path`` from ``host``; None where there is no module."""
+    """Return the envoy at ``path`` from ``host``, or None where there is no module."""
     try:
         envoy = module_at(host, path)
     except AttributeError:
@@ -76,5 +80,5 @@ def find_module(host: Envoy, path: str) -> Envoy | None:
 
 @cache
 def parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of what a module's ``forward`` takes."""
+    """Return the names of the parameters of a module's ``forward``, without ``self``."""
     return tuple(inspect.signature(forward).parameters)[1:]  # without self

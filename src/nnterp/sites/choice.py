@@ -1,4 +1,4 @@
-"""Values that are at one site or another, by what their host is or by what arrives."""
+"""Chooses where a value is by what its host is, or by what arrives there."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nnterp.sites.mapped import Mapped
 
 
 class ByHost(Site):
-    """A value that is at one site or another, by what its host is."""
+    """`ByHost` is the base of sites that choose between other sites by what the host is."""
 
     def here(self, host: Any) -> Site:
-        """Where the value is in ``host``."""
+        """Return the site of the value in ``host``."""
         raise NotImplementedError
 
     def given(self, host: Any, raw: Any) -> Site:
-        """Where the value is in what arrived; the same, unless that tells more."""
+        """Return the site of the value in ``raw``, what arrived; `here`, unless that tells more."""
         return self.here(host)
 
     def location(self, host: Envoy) -> str:
@@ -37,13 +37,13 @@ class ByHost(Site):
 
 @dataclass(frozen=True)
 class Either(ByHost):
-    """A value that is at one of two sites.
+    """An `Either` is a value that is at one of two sites.
 
     Attributes:
-        when: Whether it is at the first, asked of the host: `has`, `takes`, `configured`, or a
-            function of the family's own.
-        site: The first.
-        otherwise: The second.
+        when: A function that tells, from the host, whether the value is at the first: `has`,
+            `takes`, `configured`, or one of the family's own.
+        site: The first site.
+        otherwise: The second site.
     """
 
     when: Callable[[Any], bool]
@@ -55,29 +55,29 @@ class Either(ByHost):
 
 
 def has(path: str) -> Callable[[Any], bool]:
-    """Whether there is a module at ``path`` from the host."""
+    """Return a function that tells whether there is a module at ``path`` from the host."""
     return lambda host: find_module(host, path) is not None
 
 
 def takes(argument: str) -> Callable[[Any], bool]:
-    """Whether the host's ``forward`` takes ``argument``."""
+    """Return a function that tells whether the host's ``forward`` takes ``argument``."""
     return lambda host: argument in parameters(type(host._module).forward)
 
 
 def configured(field: str) -> Callable[[Any], bool]:
-    """Whether the model's config sets ``field``."""
+    """Return a function that tells whether the model's config sets ``field``."""
     return lambda host: bool(getattr(host.root._module.config, field))
 
 
 @dataclass(frozen=True)
 class FromFamily(ByHost):
-    """A site of the model as a whole that its family may place elsewhere.
+    """A `FromFamily` is a value of the model as a whole that its family may place elsewhere.
 
-    Blocks and their parts have a class per family to say so; the model has one class,
-    so there the family module says it.
+    Blocks and their parts have an envoy class per family, which places their values. The model has
+    one class for all families, so the family module names the site instead.
 
     Attributes:
-        attribute: The name that the family module says it under.
+        attribute: The name under which the family module defines the site.
         default: Where the value is in other families.
     """
 
@@ -90,11 +90,11 @@ class FromFamily(ByHost):
 
 @dataclass(frozen=True)
 class Biased(ByHost):
-    """A value whose module returns its bias beside it, for the block to add.
+    """A `Biased` is a value whose module returns its bias separately, for the block to add.
 
     Attributes:
-        site: Where it is without.
-        index: Which element of what is returned the bias is, which may be None.
+        site: Where the value without its bias is.
+        index: Which element of what is returned is the bias, which may be None.
     """
 
     site: Site

@@ -1,4 +1,4 @@
-"""Residual streams that blocks pass on in two addends, which the next norm adds up."""
+"""Reads residual streams that blocks pass on as two addends, which the next norm adds up."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nnterp.sites.primitive import Argument
 
 @dataclass(frozen=True)
 class FusedInput(Site):
-    """The residual stream entering a block that is handed it in two addends.
+    """A `FusedInput` is the residual stream entering a block that is called with two addends.
 
-    A fused block is called with its predecessor's last contribution and the residual it
-    has not been added to yet; the first block is handed the stream alone.
+    A fused block is called with its predecessor's last contribution, and with the residual that the
+    contribution has not been added to yet; the first block is called with the stream alone.
 
     Attributes:
         of: The block, by its path from the host.
@@ -58,7 +58,7 @@ class FusedInput(Site):
 
 @dataclass(frozen=True)
 class FusedOutput(Site):
-    """The residual stream leaving a block that returns it in two addends."""
+    """A `FusedOutput` is the residual stream leaving a block that returns it as two addends."""
 
     def location(self, host: Envoy) -> str:
         return f"{host.path}.output"
@@ -72,11 +72,12 @@ class FusedOutput(Site):
 
 
 def _as_addends(stream: Tensor, hidden: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """The addends of an edited ``stream``, which left alone is ``hidden + residual``.
+    """Split an edited ``stream``, which was served as ``hidden + residual``, into two addends.
 
-    The norm that adds them does not round their sum as the stream is rounded, so numbers left
-    alone keep their addends. Zero plus an edit is the edit in every dtype, and stays so where
-    the first addend is summed over tensor-parallel ranks.
+    All four tensors have one shape. The norm that adds the addends does not round their sum as the
+    stream is rounded, so numbers that were not edited keep their addends. For edited numbers the
+    first addend is zero: zero plus an edit is the edit in every dtype, and stays so where the first
+    addend is summed over tensor-parallel ranks.
     """
     kept = untouched(stream, hidden + residual)
     return hidden.where(kept, 0.0), residual.where(kept, stream)

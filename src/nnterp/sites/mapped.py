@@ -1,7 +1,7 @@
-"""Values that are a function of what is at another site.
+"""Computes values as functions of what is at another site.
 
-A `Mapped` value has a way there and a way back, two small functions that a family states; a
-`Computed` one has the way there alone, and is read only.
+A `Mapped` value has a function from the tensor at the site to the value and one back, both stated
+by a family. A `Computed` value has the first alone, and is read-only.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from nnterp.lifetime import Reading, copied
 from nnterp.sites.base import Site, module_at
 from nnterp.sites.primitive import FirstArgument
 
-#: From the host and the tensor at the site to the value.
+#: Computes the value from the host and the tensor at the site.
 To = Callable[[Any, Tensor], Tensor]
 
-#: From the host, the value, and the tensor at the site as it is, to the tensor to put there.
+#: Computes the tensor to put at the site from the host, the value and the tensor that is there.
 Back = Callable[[Any, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Mapped(Site):
-    """A value that is an invertible map of what is at ``site``.
+    """A `Mapped` is a value that is an invertible function of what is at ``site``.
 
     Attributes:
-        site: Where what it is made of is.
-        to: The value, of the tensor there: ``to(host, tensor)``.
-        back: What has to be there for the value to be this: ``back(host, value, held)``, where
-            ``held`` is there now.
-        exact: Whether there and back again is the identity, as of a rearrangement. Where the
-            map computes, it is not in floating point: a write then changes the numbers that
-            were changed and leaves the others as they were, to the bit.
+        site: Where the tensor that it is computed from is.
+        to: Computes the value from that tensor: ``to(host, tensor)``.
+        back: Computes the tensor that must be at ``site`` for the value to be ``value``:
+            ``back(host, value, held)``, where ``held`` is the tensor there now.
+        exact: Whether ``to`` followed by ``back`` is exactly the identity, as for a rearrangement.
+            Where the functions compute in floating point it is not: a write then changes only the
+            numbers that were edited and leaves the others as they were, to the bit.
     """
 
     site: Site
@@ -64,20 +64,25 @@ class Mapped(Site):
         computed = self.back(host, tensor, held)
         if not self.exact:
             kept = untouched(tensor, self.to(host, held))
-            # A number left alone is still made of the value, as far as gradients go.
+            # Gradients flow through the value at numbers that were not edited, too.
             computed = straight_through(torch.where(kept, held, computed), computed)
         return self.site.write(host, raw, computed)
 
 
 def untouched(edited: Tensor, served: Tensor) -> Tensor:
-    """Where ``edited`` still is what was ``served``, not-a-numbers included; of its shape."""
+    """Return a mask of where ``edited`` equals what was ``served``; two NaNs count as equal.
+
+    All three tensors have the same shape.
+    """
     return (edited == served) | (edited.isnan() & served.isnan())
 
 
 class _StraightThrough(torch.autograd.Function):
+    """Returns one tensor in the forward pass, and passes the gradient on to another."""
+
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, computed: Tensor) -> Tensor:
-        # A new tensor, for the model may go on to change it in place.
+        # A new tensor, because the model may change it in place afterwards.
         return copied(numbers)
 
     @staticmethod
@@ -86,9 +91,9 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def straight_through(numbers: Tensor, computed: Tensor) -> Tensor:
-    """``numbers`` with the gradient of ``computed``, to which they are equal but for rounding.
+    """Return ``numbers`` with the gradient of ``computed``, to which they are equal up to rounding.
 
-    A copy, where there is a gradient; of the shape of both.
+    All three tensors have the same shape. The result is a copy where there is a gradient.
     """
     if not computed.requires_grad:
         return numbers
@@ -96,11 +101,11 @@ def straight_through(numbers: Tensor, computed: Tensor) -> Tensor:
 
 
 def scaled(site: Site, factor: Callable[[Any], float]) -> Mapped:
-    """A value that its block multiplies, outside any module, before it adds it.
+    """Return the site of a value that its block multiplies, outside any module, before adding it.
 
     Args:
-        site: Where it is before.
-        factor: From the host to the multiplier.
+        site: Where the value is before the multiplication.
+        factor: Computes the multiplier from the host.
     """
     return Mapped(
         site,
@@ -110,12 +115,12 @@ def scaled(site: Site, factor: Callable[[Any], float]) -> Mapped:
 
 
 def of_block(attribute: str) -> Callable[[Envoy], float]:
-    """The number that the block around a host keeps as ``attribute``."""
+    """Return a function that reads the number ``attribute`` of the block around a host."""
     return lambda host: float(getattr(module_at(host, "..")._module, attribute))
 
 
 def changed_later(site: Site) -> Mapped:
-    """A value that the forward goes on to change in place, so that a copy is served."""
+    """Return the site of a value that the forward later changes in place, so a copy is served."""
     return Mapped(
         site,
         to=lambda host, tensor: copied(tensor),
@@ -126,12 +131,12 @@ def changed_later(site: Site) -> Mapped:
 
 @dataclass(frozen=True)
 class Computed(Site):
-    """A value computed beside the forward from what arrives at ``site``; read only.
+    """A `Computed` is a read-only value, computed beside the forward from what arrives at ``site``.
 
     Attributes:
-        site: What it is computed from is at this site's location.
-        compute: From the host and what arrived there to the value.
-        read_only: Why it is not written.
+        site: What the value is computed from arrives at this site's location.
+        compute: Computes the value from the host and what arrived there.
+        read_only: Why it cannot be written.
         no_gradient: Why the model computes nothing from it, where gradients are kept.
     """
 
@@ -148,13 +153,20 @@ class Computed(Site):
 
 
 def next_token_probabilities(logits: Tensor) -> Tensor:
-    """``[batch, vocab]`` in float32, of ``[batch, seq, vocab]`` or ``[batch, vocab]``."""
+    """Return the softmax of the last position's logits.
+
+    Args:
+        logits: ``[batch, seq, vocab]`` or ``[batch, vocab]``.
+
+    Returns:
+        ``[batch, vocab]`` in float32.
+    """
     last = logits[:, -1] if logits.ndim == 3 else logits
     return last.softmax(-1, dtype=torch.float32)
 
 
 def softmax_of_last(logits: Site) -> Computed:
-    """The softmax of the last position of what is at ``logits``."""
+    """Return a site of the softmax of the last position of the logits at ``logits``."""
     return Computed(
         logits,
         lambda host, raw: next_token_probabilities(logits.read(host, raw).tensor),
@@ -164,10 +176,11 @@ def softmax_of_last(logits: Site) -> Computed:
 
 
 def zeros(of: str = ".") -> Computed:
-    """Zeros, for the earlier part of a value in blocks that lack it.
+    """Return a site of zeros, as the earlier part of a value in blocks that lack that part.
 
     Args:
-        of: The module whose first argument they are like, read where that is entered.
+        of: The module whose first argument they have the shape of; they are read where that module
+            is entered.
     """
     return Computed(
         FirstArgument(of),
@@ -178,11 +191,11 @@ def zeros(of: str = ".") -> Computed:
 
 @dataclass(frozen=True)
 class ReadOnly(Site):
-    """A value that is read where it is, and cannot be written there.
+    """A `ReadOnly` is a value that is read at ``site`` and cannot be written there.
 
     Attributes:
         site: Where it is.
-        read_only: Why not, in words.
+        read_only: Why it cannot be written, for an error message.
     """
 
     site: Site

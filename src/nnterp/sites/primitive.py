@@ -1,4 +1,4 @@
-"""Values as modules pass them: an output, an argument, or what the engine provides."""
+"""Reads values as modules pass them: an output, an argument, or what the engine provides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnterp.sites.base import Site, find_module, module_at, parameters
 
 
 class _OfModule(Site):
-    """A value that a module is given or gives.
+    """`_OfModule` is the base of sites of what a module takes or returns.
 
     Attributes:
         of: The module, by its path from the host.
@@ -31,10 +31,11 @@ class _OfModule(Site):
 
 @dataclass(frozen=True)
 class Output(_OfModule):
-    """What a module returns: the tensor, or one element of the tuple around it.
+    """An `Output` is what a module returns: the tensor, or one element of the tuple around it.
 
     Attributes:
-        index: Which element, where it is a tuple.
+        of: The module, by its path from the host.
+        index: Which element, if a tuple is returned.
     """
 
     of: str = "."
@@ -54,10 +55,11 @@ class Output(_OfModule):
 
 @dataclass(frozen=True)
 class OutputField(_OfModule):
-    """A named field of the record a module returns (``logits`` of a transformers model).
+    """An `OutputField` is a named field of the record a module returns, such as ``logits``.
 
     Attributes:
-        field: The field.
+        field: The field's name.
+        of: The module, by its path from the host.
     """
 
     field: str
@@ -77,13 +79,13 @@ class OutputField(_OfModule):
 
 @dataclass(frozen=True)
 class Argument(_OfModule):
-    """An argument a module is called with, by the name its ``forward`` gives it.
+    """An `Argument` is what a module is called with under a name of its ``forward``.
 
-    By name and not by position, because families order the same arguments differently
+    It is found by name and not by position, because families order the same arguments differently
     and pass them positionally or by keyword as they please.
 
     Attributes:
-        name: The argument.
+        name: The argument's name.
         of: The module, by its path from the host.
     """
 
@@ -97,7 +99,7 @@ class Argument(_OfModule):
         return Reading(self.get(host, raw))
 
     def get(self, host: Envoy, raw: Any) -> Any:
-        """The argument, which may be no tensor."""
+        """Return the argument, which need not be a tensor; None where it was not passed."""
         args, kwargs = raw
         position = self._position(host)
         return args[position] if position < len(args) else kwargs.get(self.name)
@@ -115,7 +117,7 @@ class Argument(_OfModule):
 
 @dataclass(frozen=True)
 class FirstArgument(_OfModule):
-    """The first argument a module is called with, whatever its ``forward`` names it.
+    """A `FirstArgument` is the first argument of a module's call, whatever ``forward`` names it.
 
     Attributes:
         of: The module, by its path from the host.
@@ -135,7 +137,13 @@ class FirstArgument(_OfModule):
 
 @dataclass(frozen=True)
 class EngineProvided(Site):
-    """A value that the engine provides by name, from outside any module (vLLM's ``logits``)."""
+    """An `EngineProvided` is a value that the engine provides by name, outside any module.
+
+    vLLM's ``logits`` are one.
+
+    Attributes:
+        name: The name that nnsight provides it under, below the host's path.
+    """
 
     name: str
 
@@ -151,7 +159,7 @@ class EngineProvided(Site):
 
 @dataclass(frozen=True)
 class Nowhere(Site):
-    """A value that never is a tensor here; its host's ``unavailable`` says why."""
+    """A `Nowhere` is a value that never exists as a tensor; its host's ``unavailable`` says why."""
 
     def location(self, host: Envoy) -> str:
         raise NotImplementedError(f"{host.path} holds it nowhere")

@@ -1,8 +1,8 @@
-"""The router of a mixture of experts.
+"""Reads the router of a mixture of experts.
 
-A router scores every expert for each token and has the best few run it. Where those scores
-are made differs from release to release, and vLLM makes them inside a kernel; but they are
-a linear map of what enters the mixture, so they are computed from that, and read only.
+A router scores every expert for each token, and the few with the best scores run. Where those
+scores are computed differs from release to release, and vLLM computes them inside a kernel. But
+they are a linear map of what enters the mixture, so they are computed from that, read-only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nnterp.lifetime import Reading
 from nnterp.sites.base import Site, find_module, module_at
 from nnterp.sites.primitive import FirstArgument
 
-#: What a mixture calls its router.
+#: The attribute names under which mixtures keep their routers.
 _NAMES = ("gate", "router")
 
 DENSE = "this MLP is dense: it has no router"
@@ -30,7 +30,7 @@ IN_KERNEL = "vLLM's kernel chooses the experts and sums their outputs out of sig
 
 
 def router_of(mlp: nn.Module) -> nn.Module | None:
-    """The router of a mixture of experts; None for a dense MLP."""
+    """Return the router of a mixture of experts, or None for a dense MLP."""
     for name in _NAMES:
         router = getattr(mlp, name, None)
         if isinstance(router, nn.Module) and (_packed(router) or _weight(router) is not None):
@@ -39,31 +39,34 @@ def router_of(mlp: nn.Module) -> nn.Module | None:
 
 
 def router_near(host: Envoy) -> nn.Module | None:
-    """The router of the mixture that ``host`` serves, which it may stand beside."""
+    """Return the router of the mixture that ``host`` serves; the mixture may be beside the host."""
     mixture = find_module(host, host.mixture)
     return None if mixture is None else router_of(mixture._module)
 
 
 def _weight(router: nn.Module) -> Tensor | None:
-    # A correction of the scores may be kept as a matrix of one row.
+    """Return the router's weight, ``[experts, hidden]``, or None where it has not exactly one."""
+    # A bias that corrects the scores may be kept as a matrix of one row, which is no weight.
     matrices = [weight for weight in router.parameters() if weight.ndim == 2 and len(weight) > 1]
     return matrices[0] if len(matrices) == 1 else None
 
 
 def _packed(router: nn.Module) -> bool:
-    """Whether the router's weight is not all of its linear map.
+    """Return whether the router's weight is not all of its linear map.
 
-    An engine may have packed it, and left an empty one behind, or put adapters beside it.
+    An engine may have packed the weight and left an empty tensor behind, or put adapters beside it.
     """
     return hasattr(router, "base_layer") or any(not own.numel() for own in router.parameters())
 
 
 @dataclass(frozen=True)
 class RouterLogits(Site):
-    """The linear scores of the experts, from what enters the mixture.
+    """`RouterLogits` is the experts' linear scores, computed from what enters the mixture.
+
+    They are read as ``[batch, seq, experts]`` where ``[batch, seq, hidden]`` enters.
 
     Attributes:
-        entering: What the router is given, where that is something else.
+        entering: Where the router's input is, if it is not what enters the mixture.
     """
 
     read_only = "the router scores the experts for itself"
@@ -78,7 +81,8 @@ class RouterLogits(Site):
         router = router_near(host)
         assert router is not None
         if _packed(router):
-            # Past the module's call, which is the forward's own and a location of its own.
+            # The module itself is not called, because that would count as a call of the forward
+            # at the module's own location.
             returned = type(router).forward(router, first_input(*raw))
             scores = returned if isinstance(returned, Tensor) else returned[0]
             return Reading(scores, is_new_tensor=True)
@@ -86,7 +90,8 @@ class RouterLogits(Site):
         assert weight is not None
         bias = dict(router.named_parameters()).get("bias")
         hidden = first_input(*raw).to(weight.dtype)
-        # Detached, for what an engine computes in inference mode cannot be kept for a gradient.
+        # Detached, because autograd cannot save for a gradient what an engine computes in
+        # inference mode.
         scores = nn.functional.linear(
             hidden, weight.detach(), None if bias is None else bias.detach()
         )
@@ -95,12 +100,14 @@ class RouterLogits(Site):
 
 @dataclass(frozen=True)
 class Choice(Site):
-    """What a transformers router returns of the experts it chose, told apart by dtype.
+    """A `Choice` is what a transformers router returns of the experts it chose, found by dtype.
+
+    It is read as ``[batch, seq, top_k]`` where ``[batch, seq, hidden]`` enters.
 
     Attributes:
-        weights: Whether it is their weights, and not their indices.
-        entering: What the router is given, where that is not what enters the mixture.
-        flat: Whether the router takes a row a token, without a batch axis.
+        weights: Whether the value is the chosen experts' weights, and not their indices.
+        entering: Where the router's input is, if it is not what enters the mixture.
+        flat: Whether the router takes ``[tokens, hidden]``, without a batch axis.
     """
 
     read_only = "the router chooses the experts for itself"
@@ -111,7 +118,7 @@ class Choice(Site):
     flat: bool = True
 
     def made_by(self, mixture: nn.Module) -> bool:
-        """Whether the router of ``mixture`` returns its choice, and not scores alone."""
+        """Return whether the router of ``mixture`` returns its choice, and not scores alone."""
         router = router_of(mixture)
         assert router is not None
         weight = _weight(router)
@@ -127,19 +134,20 @@ class Choice(Site):
         )
 
     def _returned(self, mixture: nn.Module, hidden: Tensor, called: Mapping[str, Any]) -> Any:
-        """What the router of ``mixture`` returns for ``hidden``, ``[batch, seq, hidden]``.
+        """Return what the router of ``mixture`` returns for ``hidden``.
 
         Args:
             mixture: The mixture.
-            hidden: What the router scores.
-            called: What the mixture is called with by name.
+            hidden: What the router scores, ``[batch, seq, hidden]``.
+            called: The keyword arguments that the mixture is called with.
         """
         router = router_of(mixture)
         assert router is not None
-        # Past the module's call, which is the forward's own and a location of its own.
+        # The module itself is not called, because that would count as a call of the forward at
+        # the module's own location.
         forward = type(router).forward
-        # What else it is called with are the mixture's own tensors, or what the mixture is
-        # called with, of the same names.
+        # The router's other arguments are attributes of the mixture, or arguments of the
+        # mixture's call, of the same names.
         further = list(inspect.signature(forward).parameters)[2:]
         own = {name: getattr(mixture, name) for name in further if hasattr(mixture, name)}
         own |= {name: called[name] for name in further if name in called}
@@ -155,7 +163,7 @@ class Choice(Site):
         indices = next(part for part in returned if not part.is_floating_point())
         chosen = indices
         if self.weights:
-            # Of the two that are numbers, the scores of all experts are the wider.
+            # Where a router returns two floating-point tensors, the wider has all experts' scores.
             numbers = [part for part in returned if part.is_floating_point()]
             fitting = [part for part in numbers if part.shape == indices.shape]
             chosen = fitting[-1] if fitting else numbers[-1].gather(-1, indices)
@@ -164,7 +172,7 @@ class Choice(Site):
 
 @dataclass(frozen=True)
 class ScoredChoice(Choice):
-    """The choice of a router that returns a score of every expert, zero for those not chosen."""
+    """A `ScoredChoice` is read off a router that returns a score per expert, zero if not chosen."""
 
     def made_by(self, mixture: nn.Module) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Values inside a module's forward, as its source names them (transformers only).
+"""Reads values inside a module's forward, as its source names them (transformers only).
 
 nnsight makes the calls and assignments of a forward addressable and numbers them, and both it
 and transformers renumber them from release to release. Here an operation is found by what it
@@ -19,17 +19,17 @@ from nnterp.errors import Unavailable
 from nnterp.lifetime import Reading, copied
 from nnterp.sites.base import Site
 
-#: The axes of a tensor that already has those of queries, keys and values.
+#: The axes of a tensor that is ``[batch, heads, seq, feature]`` already, as queries are served.
 AS_IT_IS = (0, 1, 2, 3)
 
-#: Those of one whose heads come after its tokens.
+#: The axes of a tensor that is ``[batch, seq, heads, feature]``.
 BY_TOKEN = (0, 2, 1, 3)
 
 Axes = tuple[int, ...]
 
 
 def last_call(source: Source, called: str) -> SourceEnvoy:
-    """The last operation of ``source`` that calls, or binds, ``called``.
+    """Return the last operation of ``source`` that calls, or binds, ``called``.
 
     Raises:
         Unavailable: There is none; the message shows the forward as nnsight reads it.
@@ -38,6 +38,7 @@ def last_call(source: Source, called: str) -> SourceEnvoy:
 
 
 def _named(source: Source, called: str, which: int) -> SourceEnvoy:
+    """Return operation number ``which`` of those in ``source`` that call or bind ``called``."""
     names = [name for name in source.names if name.rpartition("_")[0] == called]
     if not names:
         raise Unavailable(f"the forward makes no call to {called}:\n{source!r}")
@@ -46,13 +47,14 @@ def _named(source: Source, called: str, which: int) -> SourceEnvoy:
 
 @dataclass(frozen=True)
 class _Operation(Site):
-    """An operation of the host's forward.
+    """`_Operation` is the base of sites at an operation of the host's forward.
 
     Attributes:
-        name: What it calls, or the variable it binds, dots as underscores: nnsight's name
-            without its number.
-        inside: The function of the forward that it is in, if not in the forward itself.
-        which: Which one of that name, the last by default.
+        name: What the operation calls, or the variable it binds, with dots as underscores:
+            nnsight's name without its number.
+        inside: The function called by the forward that the operation is in, if it is not in the
+            forward itself.
+        which: Which of the operations of that name; the last by default.
     """
 
     name: str
@@ -60,7 +62,7 @@ class _Operation(Site):
     which: int = -1
 
     def operation(self, host: Envoy) -> SourceEnvoy:
-        """The operation, in nnsight's terms."""
+        """Return nnsight's envoy of the operation."""
         forward = host.source
         source = forward if self.inside is None else last_call(forward, self.inside).source
         return _named(source, self.name, self.which)
@@ -68,7 +70,7 @@ class _Operation(Site):
 
 @dataclass(frozen=True)
 class OperationInput(_Operation):
-    """What an operation of the forward is called with first."""
+    """An `OperationInput` is the first positional argument of an operation of the forward."""
 
     def location(self, host: Envoy) -> str:
         return f"{self.operation(host).path}.input"
@@ -83,12 +85,13 @@ class OperationInput(_Operation):
 
 @dataclass(frozen=True)
 class OperationOutput(_Operation):
-    """What a variable of the forward is bound to, or a call in it returns.
+    """An `OperationOutput` is what an operation of the forward returns or binds to a variable.
 
     Attributes:
-        index: Which element, where it is a tuple.
-        axes: Its axes in the order batch, heads, seq, feature. Where it has one less, the last
-            is that of heads side by side.
+        index: Which element, if it is a tuple.
+        axes: The tensor's axes in the order they are served in: for queries, keys and values those
+            of batch, heads, seq and feature. A tensor with one axis less has its heads side by side
+            in the last one.
     """
 
     index: int = 0
@@ -111,25 +114,28 @@ class OperationOutput(_Operation):
 
 
 def _ordered(tensor: Tensor, axes: Axes) -> Tensor:
-    # The tensor itself wherever it can be, which gradients reach and a view of it they do not.
+    """Return ``tensor`` with its ``axes`` in order."""
+    # The tensor itself wherever possible: gradients reach it, and would not reach a view of it.
     return tensor if axes == tuple(sorted(axes)) else tensor.permute(axes)
 
 
 def _restored(tensor: Tensor, axes: Axes) -> Tensor:
+    """Undo `_ordered`."""
     return _ordered(tensor, tuple(axes.index(axis) for axis in sorted(axes)))
 
 
 @dataclass(frozen=True)
 class AttentionArgument(Site):
-    """Queries, keys or values, as they are passed to a function, by position.
+    """An `AttentionArgument` is the queries, keys or values of this step, as passed to a function.
 
-    With a cache, keys and values are the whole sequence's; the last are this step's.
+    It is read as ``[batch, heads, seq, feature]``. With a cache, the keys and values that are
+    passed are those of the whole sequence, of which the last are this step's.
 
     Attributes:
-        called: The function, dots as underscores.
-        position: Which argument.
-        queries: Which argument the queries are.
-        axes: Its axes in the order batch, heads, seq, feature.
+        called: The function, with dots as underscores.
+        position: The position of the argument.
+        queries: The position of the argument that holds the queries.
+        axes: Which axes of the argument are batch, heads, seq and feature.
     """
 
     called: str
@@ -146,7 +152,8 @@ class AttentionArgument(Site):
         earlier = self._earlier(raw)
         own = tensor[:, :, earlier:] if earlier else tensor
         if sum(other is passed for other in raw[0]) > 1:
-            # Where one tensor is passed as both, an edit of the keys is none of the values.
+            # If one tensor is passed as keys and as values, an edit of one must not be an edit of
+            # the other.
             return Reading(copied(own), is_new_tensor=True)
         return Reading(own)
 
@@ -160,5 +167,5 @@ class AttentionArgument(Site):
         return ((*args[: self.position], passed, *args[self.position + 1 :]), kwargs)
 
     def _earlier(self, raw: Any) -> int:
-        """The keys of earlier steps, which come out of a cache."""
+        """Return the number of keys of earlier steps, which come out of a cache."""
         return raw[0][self.position].shape[self.axes[2]] - raw[0][self.queries].shape[2]

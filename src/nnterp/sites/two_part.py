@@ -1,7 +1,7 @@
-"""Values in two parts that the forward reaches one after the other.
+"""Reads values in two parts that the forward reaches one after the other.
 
-The earlier part is read first and kept; once it is known, the value is at an ordinary site
-where the later part is. An edit goes there, and makes up for the earlier part.
+The earlier part is read first and kept. Once it is known, the value is at an ordinary site where
+the later part is. An edit is written there, and is adjusted for the earlier part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nnterp.sites.mapped import Mapped
 
 @dataclass(frozen=True)
 class TwoPart(Site):
-    """A value that needs an earlier part.
+    """`TwoPart` is the base of sites of values that need an earlier part.
 
     Attributes:
         earlier: The part that the forward reaches first.
@@ -29,33 +29,34 @@ class TwoPart(Site):
     earlier: Site
     last: Site
 
-    #: Whether the earlier part is wanted as it is for the whole batch, because its first axis
-    #: is not that of the batch.
+    #: Whether the earlier part is read for the whole batch, because its first axis is not the
+    #: batch axis.
     earlier_of_batch = False
 
     def location(self, host: Envoy) -> str:
         return self.last.location(host)
 
     def given(self, part: Tensor) -> Site:
-        """The site of the whole value, once the earlier ``part`` is known."""
+        """Return the site of the whole value, once the earlier ``part`` is known."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class WithPart(Mapped):
-    """A value in two parts, of which the earlier is known: rows of one request or invoke."""
+    """A `WithPart` is a value whose earlier part is known; it is rows of one request or invoke."""
 
     holds_own_rows = True
 
 
 @dataclass(frozen=True)
 class Combined(TwoPart):
-    """A value that is an invertible map of the later part, by the earlier.
+    """A `Combined` is a value that is an invertible function of the later part, given the earlier.
 
     Attributes:
-        to: The value: ``to(host, tensor, part)``, of the tensor at ``last``.
-        back: What has to be at ``last`` for the value to be this: ``back(host, value, part)``.
-        earlier_of_batch: Whether the earlier part is wanted as it is for the whole batch.
+        to: Computes the value from the tensor at ``last``: ``to(host, tensor, part)``.
+        back: Computes the tensor that must be at ``last`` for the value to be ``value``:
+            ``back(host, value, part)``.
+        earlier_of_batch: Whether the earlier part is read for the whole batch.
     """
 
     to: Callable[[Any, Tensor, Tensor], Tensor]
@@ -71,7 +72,7 @@ class Combined(TwoPart):
 
 
 def summed(earlier: Site, last: Site) -> Combined:
-    """The sum of two parts, such as two modules' outputs."""
+    """Return the site of the sum of two parts, such as two modules' outputs."""
     return Combined(
         earlier,
         last,
@@ -81,11 +82,11 @@ def summed(earlier: Site, last: Site) -> Combined:
 
 
 def _shaped(part: Tensor, like: Tensor) -> Tensor:
-    """``part`` in the shape of ``like``, or in one that broadcasts to it."""
+    """Return ``part`` in the shape of ``like``, or unchanged, to be broadcast to it."""
     return part.reshape(like.shape) if part.numel() == like.numel() else part
 
 
 def locations(site: Site, host: Envoy) -> tuple[str, ...]:
-    """Every location a value is read at, in the order the forward reaches them."""
+    """Return every location at which the value of ``site`` is read, in the order of the forward."""
     earlier = locations(site.earlier, host) if isinstance(site, TwoPart) else ()
     return (*earlier, site.location(host))

@@ -1,1 +1,1 @@
-"""The ``nnterp`` command and what it runs."""
+"""Holds the ``nnterp`` command and what it runs."""

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; its exit status."""
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: The command's arguments; ``sys.argv[1:]`` if None.
+    """
     parser = argparse.ArgumentParser(prog="nnterp", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser(

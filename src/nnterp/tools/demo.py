@@ -1,4 +1,4 @@
-"""``nnterp demo``: the same code on both engines, and what it gives, side by side."""
+"""Runs the same code on both engines and prints the results side by side (``nnterp demo``)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _QUIET = {
 
 @dataclass
 class Observed:
-    """What the demo reads off one engine.
+    """`Observed` is what the demo reads from one engine.
 
     Attributes:
         values: Every value of the block, by name.
         clean: The next token's logits, ``[vocab]``.
-        patched: The same after the edit.
+        patched: The next token's logits after the edit, ``[vocab]``.
     """
 
     values: dict[str, Tensor]
@@ -50,7 +50,15 @@ class Observed:
 
 
 def run(model_id: str | None, prompt: str, donor: str, layer: int | None, dtype: str) -> int:
-    """Show the demo; 0 where the engines agree, 1 where they do not, 2 on unusable input."""
+    """Show the demo; return 0 if the engines agree, 1 if they do not, and 2 on unusable input.
+
+    Args:
+        model_id: A hub id or a checkpoint's folder; the packaged model if None.
+        prompt: The prompt to read values on.
+        donor: The prompt whose residual stream is patched into ``prompt``.
+        layer: The block whose values are compared; the middle one if None.
+        dtype: The name of the dtype on both engines.
+    """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
@@ -68,6 +76,8 @@ def run(model_id: str | None, prompt: str, donor: str, layer: int | None, dtype:
 
 
 class _Demo:
+    """Loads a model on both engines, observes it on each, and prints the comparison."""
+
     def __init__(
         self,
         console: Any,
@@ -215,7 +225,14 @@ class _Demo:
 def observe(model: Any, prompt: str, donor: str, layer: int, patched_layer: int) -> Observed:
     """Read every value of block ``layer``, and patch another block's output from ``donor``.
 
-    Nothing in here depends on the engine but the settings of a single greedy step.
+    Nothing in this function depends on the engine, except the settings of a single greedy step.
+
+    Args:
+        model: A loaded model, of either engine.
+        prompt: The prompt to read values on, and to patch.
+        donor: The prompt that the patched residual stream comes from.
+        layer: The block whose values are read.
+        patched_layer: The block whose output is patched at the last position.
     """
     one_step = (
         {"temperature": 0.0, "max_tokens": 1} if model.engine_adapter.engine == "vllm" else {}
@@ -241,7 +258,12 @@ def observe(model: Any, prompt: str, donor: str, layer: int, patched_layer: int)
 
 
 def heatmap(pattern: Tensor, tokens: list[str]) -> list[str]:
-    """A ``[query, key]`` pattern as lines of shaded cells, in rich's markup."""
+    """Return lines of shaded cells, in rich's markup, for an attention pattern.
+
+    Args:
+        pattern: ``[query, key]``.
+        tokens: The text of each position.
+    """
     width = max(len(token) for token in tokens)
     lines = []
     for query, row in enumerate(pattern.float()):
@@ -259,17 +281,24 @@ def _escape(text: str) -> str:
 
 
 def _off_first_token(pattern: Tensor) -> Tensor:
-    """How much each head of ``[heads, query, key]`` looks elsewhere than itself and the first."""
+    """Return how much each head attends to positions other than itself and the first.
+
+    Args:
+        pattern: ``[heads, query, key]``.
+
+    Returns:
+        ``[heads]``.
+    """
     looks = pattern.float().tril(-1)[:, :, 1:]
     return looks.sum((-2, -1))
 
 
 @contextmanager
 def _stderr_aside() -> Iterator[None]:
-    """Keep what this process and those it starts write to stderr, and show it on failure.
+    """Keep what this process and its children write to stderr, and show it only on failure.
 
-    By descriptor, so that it covers libraries and the engine's processes, for as long as
-    they live.
+    It replaces the file descriptor, so that it covers libraries and the engine's processes, for as
+    long as they live.
     """
     sys.stderr.flush()
     shown = os.dup(2)

@@ -1,4 +1,4 @@
-"""What is kept of a block while it runs, on either engine: one object on nnsight's mediator."""
+"""Keeps the state of a running block, as one object on nnsight's mediator, on either engine."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor
 
 
 class BlockState:
-    """The state of one running block.
+    """`BlockState` holds the state of one running block.
 
     Attributes:
         latest_value: The path of the value that the block asked for last.
-        earlier_parts: For values in two parts, by path, the step that the earlier part was
-            read on, and the part.
-        waits_for_value: Whether the block waits for a standard value, and not for one of
-            nnsight's own handles.
-        loops: The loops over steps that the block is in, one within another.
+        earlier_parts: For values in two parts, by path: the step on which the earlier part was
+            read, and the part.
+        waits_for_value: Whether the block waits for a standard value, and not for one of nnsight's
+            own handles.
+        loops: The loops over steps that the block is in, outermost first.
         run_is_over: Whether the run that the block belongs to has made its last step.
-        messages: What is to be said to whoever wrote the block.
+        messages: Warnings for the author of the block.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class BlockState:
 
     @classmethod
     def of(cls, block: Any) -> Self:
-        """The state of ``block``, a mediator; a new one before the block has asked for anything."""
+        """Return the state of ``block``, a mediator; a new one if it has asked for nothing yet."""
         state = block.__dict__.get("state")
         if state is None:
             state = block.__dict__["state"] = cls()

@@ -1,4 +1,4 @@
-"""What a block swaps in at a location: its content before and after the block's edits."""
+"""Defines what a block swaps in at a location: its content before and after the block's edits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Edit:
-    """A location's content before and after a block's edits.
+    """An `Edit` is a location's content before and after a block's edits.
 
-    Leaves the block left alone are the same objects in both, so that only the others are put
-    into the rows of the block's request.
+    Both are trees of one structure. Leaves that the block did not edit are the same objects in
+    both, so that only the edited ones are put into the rows of the block's request.
+
+    Attributes:
+        before: The content before the edits.
+        after: The content after them.
     """
 
     before: Any

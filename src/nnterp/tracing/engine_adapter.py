@@ -1,7 +1,7 @@
-"""How one engine hands values over to a block, and takes edits back.
+"""Defines how one engine hands values over to a block, and takes edits back.
 
-* transformers hands out the live tensor, so an in-place edit is already in the model, unless
-  gradients are kept: then it hands out a copy that the model goes on with;
+* transformers hands out the live tensor, so an in-place edit is in the model already, unless
+  gradients are kept: then it hands out a copy, with which the model goes on;
 * vLLM's buffers are overwritten by later kernels and hold other requests' rows, so there every
   value is a private copy, and an edited copy is written back.
 """
@@ -19,7 +19,7 @@ from nnterp.vocabulary.values import Engine, Value
 
 
 class EngineAdapter(Protocol):
-    """How one engine hands values over.
+    """An `EngineAdapter` says how one engine hands values over.
 
     Attributes:
         engine: The engine.
@@ -30,35 +30,42 @@ class EngineAdapter(Protocol):
     live: bool
 
     def serve(self, site: Site, value: Value, host: Envoy, arrived: Any) -> Tensor:
-        """What the block is given for ``value``, which ``site`` finds in what ``arrived``."""
+        """Return the tensor a block is given for ``value``.
+
+        Args:
+            site: Where the value is in ``arrived``.
+            value: The vocabulary row, whose layout the tensor has.
+            host: The envoy that hosts the value.
+            arrived: What arrived at the site's location.
+        """
 
     def own_part(self, arrived: Any) -> Any:
-        """The running block's own part of what ``arrived`` at a location."""
+        """Return the running block's own part of what ``arrived`` at a location."""
 
     def copy_assigned(self, tensor: Tensor, value: Value, host: Envoy) -> Tensor:
-        """The copy to keep of a ``tensor`` that the block assigns to ``value``."""
+        """Return the copy to keep of a ``tensor`` that the block assigns to ``value``."""
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
-        """``view``, in the layout of ``value``, back in the shape of ``like`` it was taken from."""
+        """Return ``view``, in the layout of ``value``, in the shape of its origin, ``like``."""
 
     def edit(self, before: Any, after: Any) -> Any:
-        """What to swap in for a location whose content goes from ``before`` to ``after``."""
+        """Return what to swap in at a location whose content goes from ``before`` to ``after``."""
 
     def unavailable_now(self, value: Value) -> str | None:
-        """Why the step the running block is at does not serve ``value``, or None."""
+        """Return why the step the running block is at does not serve ``value``, or None."""
 
     def reading(self, site: Site, value: Value, host: Envoy, content: Any) -> Reading:
-        """What `serve` gives, and whether an edit of it has to be put back into ``content``."""
+        """Return what `serve` gives, and whether an edit of it must be put into ``content``."""
         return Reading(self.serve(site, value, host, content), is_new_tensor=True)
 
     def of_whole_batch(self, location: str, occurrence: int) -> Any:
-        """What is at ``location`` for the whole batch; None where that is the block's own part."""
+        """Return what is at ``location`` for the whole batch; None if the block's part is that."""
         return None
 
     def carries_gradient(self, site: Site, view: Tensor) -> bool:
-        """Whether the model has to go on with ``view`` though it is unedited, for gradients."""
+        """Return whether the model must go on with ``view``, though unedited, for gradients."""
         return False
 
     def is_current(self, site: Site, value: Value, host: Envoy, raw: Any, view: Tensor) -> bool:
-        """Whether ``view`` is what ``raw`` holds."""
+        """Return whether ``view`` holds the numbers that ``raw`` holds for ``value`` now."""
         return True

@@ -1,4 +1,4 @@
-"""The envoy that hosts standard values: nnsight's, with an engine's way of handing them over."""
+"""Defines the envoy that hosts standard values: nnsight's envoy with an engine adapter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from nnterp.vocabulary.values import VALUES
 
 
 class StandardEnvoy(Envoy):
-    """An envoy that hosts standard values.
+    """A `StandardEnvoy` is an envoy that hosts standard values.
 
     Attributes:
         engine_adapter: How this envoy's engine hands values over.
-        between: The values that lie between the two parts of another, by their names: the
-            other's. Reading one of them keeps the earlier part for when the other is asked for.
+        between: For each value that lies between the two parts of another value, by name: that
+            other value's name. Reading the former keeps the earlier part of the latter, in case it
+            is asked for later.
     """
 
     engine_adapter: ClassVar[EngineAdapter]
@@ -28,17 +29,17 @@ class StandardEnvoy(Envoy):
 
     @property
     def runs(self) -> int:
-        """How often a forward runs this module; its values are the last run's."""
+        """Return how often one forward runs this module; its values are those of the last run."""
         return 1
 
     @cached_property
     def whereabouts(self) -> dict[Any, Any]:
-        """Where each value of this module is, as it was found when it was first asked for."""
+        """Return a cache of where each value of this module is, filled when one is first read."""
         return {}
 
     @classmethod
     def placed(cls, **sites: Site) -> type[Self]:
-        """This envoy with some of its values at other sites: how a family says where it differs.
+        """Return a subclass with some values at other sites; families say with it how they differ.
 
         Args:
             **sites: The site of each, by the value's name.
@@ -47,7 +48,7 @@ class StandardEnvoy(Envoy):
         return type(cls.__name__, (cls,), {**moved, "__doc__": cls.__doc__})
 
     def unavailable(self, name: str) -> str | None:
-        """Why this module never serves the value ``name``, or None where it does."""
+        """Return why this module never serves the value ``name``, or None if it does."""
         return getattr(type(self), name).site.missing(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -62,7 +63,7 @@ class StandardEnvoy(Envoy):
         try:
             return super().__getattr__(name)
         except AttributeError as error:
-            # A private name is some library's probe, and frequent.
+            # Libraries often probe for private names, so no suggestion is looked up for them.
             hint = "" if name.startswith("_") else did_you_mean(name, VALUES)
             if not hint:
                 raise

@@ -1,11 +1,11 @@
-"""Gradients of served values.
+"""Serves the gradients of standard values in a backward pass.
 
-Where gradients are kept, a block is given a tensor of its own that the model's onward
-computation is made of, so that autograd brings it the gradient of the value. The engine adapter
-puts it there without changing a number. nnsight serves ``.grad`` inside
-``with loss.backward():`` in the order in which autograd comes by, and knows tensors by their ids
-alone; here the gradients of served values are kept as they pass, to be read in any order, and
-one that never passes is refused in words.
+Where gradients are kept, a block is given a tensor of its own from which the model computes on,
+so that autograd gives it the gradient of the value. The engine adapter puts it there without
+changing a number. nnsight serves ``.grad`` inside ``with loss.backward():`` in the order in which
+autograd computes gradients, and knows tensors by their ids alone. This module keeps the gradients
+of served values as they are computed, so that they can be read in any order, and refuses, with an
+explanation, a gradient that is never computed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from nnterp.lifetime import copied
 
 
 class Served(NamedTuple):
-    """What a served tensor is.
+    """`Served` says which value a served tensor is.
 
     Attributes:
-        path: Its value's path.
+        path: The path of the value.
         no_gradient: Why the model computes nothing from it, or None where it does.
     """
 
@@ -38,18 +38,26 @@ _served = WeakTensorKeyDictionary()
 
 
 def serve(tensor: Tensor, path: str, no_gradient: str | None) -> Tensor:
-    """``tensor``, known from now on as the value at ``path``."""
+    """Return ``tensor``, after recording that it is the value at ``path``.
+
+    Args:
+        tensor: A tensor handed to a block, in the layout of its value.
+        path: The path of the value.
+        no_gradient: Why the model computes nothing from the value, or None where it does.
+    """
     _served[tensor] = Served(path, no_gradient)
     return tensor
 
 
 class _Session:
-    """The gradients of one backward pass.
+    """`_Session` keeps the gradients of one backward pass.
 
     Attributes:
-        passed: Those of the served values that have passed, by the id of the value.
-        handed: Copies of them that a block was given after they had passed, and their versions.
-        values: The served values, kept so that their ids stay theirs.
+        interleaver: nnsight's interleaver, which runs the pass.
+        passed: The gradients computed so far, by the id of the served value.
+        handed: Copies of them that a block was given afterwards: path, copy, and the copy's
+            version.
+        values: The served values, kept alive so that their ids are not reused.
     """
 
     def __init__(self, interleaver: Interleaver, seen: set[int], hooks: list[Any]) -> None:
@@ -57,17 +65,19 @@ class _Session:
         self.passed: dict[int, Tensor] = {}
         self.handed: list[tuple[str, Tensor, int]] = []
         self.values = [value for value in _served if value.requires_grad]
-        # nnsight hooks on to the rest, as they are asked for, and removes all in the end.
+        # nnsight registers hooks on other tensors when they are asked for, and removes all hooks
+        # in the end.
         seen.update(map(id, self.values))
         hooks.extend(value.register_hook(self._hook(id(value))) for value in self.values)
         hooks.append(self)
 
     def _hook(self, value: int) -> Callable[[Tensor], Tensor]:
+        """Return the autograd hook that keeps the gradient of the tensor with the id ``value``."""
         location = f"{value}.grad"
 
         def hook(gradient: Tensor) -> Tensor:
             if location in self.interleaver.parked:
-                # A copy, for autograd may give the same tensor to another branch.
+                # A copy, because autograd may give the same tensor to another branch.
                 copy = copied(gradient)
                 version = copy._version
                 flowing = self.interleaver.handle(location, copy)
@@ -79,7 +89,7 @@ class _Session:
         return hook
 
     def late(self, value: Tensor) -> Tensor | None:
-        """The gradient of ``value``, where it has passed."""
+        """Return a copy of the gradient of ``value`` if it has been computed already, or None."""
         gradient = self.passed.get(id(value))
         if gradient is None:
             return None
@@ -88,13 +98,14 @@ class _Session:
         return copy
 
     def remove(self) -> None:
-        """What nnsight calls when the pass is over."""
+        """Refuse edits of gradients that came too late; nnsight calls this when a pass is over."""
         for path, copy, version in self.handed:
             if copy._version != version:
                 raise _too_late(path)
 
 
 def _too_late(path: str) -> OutOfOrderError:
+    """Return the error for an edit of the gradient of ``path`` that was made too late."""
     return OutOfOrderError(
         f"the gradient of {path} had passed when it was edited, so that the edit reaches nothing: "
         "a backward pass goes through the forward in reverse, and of values that are one another's "
@@ -106,7 +117,7 @@ _nnsights = backward._grad_property
 
 
 def _grad_property(interleaver: Interleaver, seen: set[int], hooks: list[Any]) -> property:
-    """What ``Tensor.grad`` is for the time of one backward pass."""
+    """Return the property that replaces ``Tensor.grad`` during one backward pass."""
     theirs = _nnsights(interleaver, seen, hooks)
     session = _Session(interleaver, seen, hooks)
 
@@ -139,7 +150,7 @@ def _grad_property(interleaver: Interleaver, seen: set[int], hooks: list[Any]) -
 
 
 def _known(tensor: Tensor) -> Served | None:
-    """What ``tensor`` is, if it was served; refused if it was served without a gradient."""
+    """Return what ``tensor`` was served as, or None; refuse one served without gradients."""
     served = _served.get(tensor)
     if served is None or tensor.requires_grad:
         return served
@@ -152,11 +163,13 @@ def _known(tensor: Tensor) -> Served | None:
 
 
 def _no_gradient(served: Served) -> Unavailable:
+    """Return the error for a gradient of ``served`` that this backward pass does not compute."""
     why = served.no_gradient or "its loss is not made of it"
     return Unavailable(f"no gradient reaches {served.path} in this backward pass: {why}")
 
 
 def _fitting(gradient: Any, value: Tensor, path: str) -> Tensor:
+    """Return ``gradient`` on the device and in the dtype of ``value``, whose shape it must have."""
     if not isinstance(gradient, Tensor):
         raise TypeError(f"the gradient of {path} is a tensor and cannot become {gradient!r}")
     if gradient.shape != value.shape:
@@ -168,5 +181,5 @@ def _fitting(gradient: Any, value: Tensor, path: str) -> Tensor:
 
 
 def install() -> None:
-    """Let nnsight's backward passes go by this module."""
+    """Replace the property that nnsight installs as ``Tensor.grad`` in a backward pass."""
     backward._grad_property = _grad_property

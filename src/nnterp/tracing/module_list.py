@@ -1,4 +1,4 @@
-"""Lists of modules, indexed as Python's lists are."""
+"""Indexes lists of modules as Python's lists are indexed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from nnsight.intervention.envoy import Envoy
 
 
 class Entries(Envoy):
-    """The envoy of a ``ModuleList``, such as ``model.layers``.
+    """`Entries` is the envoy of a ``ModuleList``, such as ``model.layers``.
 
-    ``layers[-1]``, ``layers[2:5]``, ``len(layers)`` and iteration are a list's.
+    ``layers[-1]``, ``layers[2:5]``, ``len(layers)`` and iteration work as for a list.
     """
 
     def __getitem__(self, key: Any) -> Any:
-        """The module at ``key``, an index or a name; a list of them for a slice.
+        """Return the module at ``key``, an index or a name, or for a slice a list of modules.
 
         Raises:
-            IndexError: There is none; it says how many there are.
+            IndexError: There is none; the message says how many there are.
         """
         if isinstance(key, (slice, str)):
             return super().__getitem__(key)

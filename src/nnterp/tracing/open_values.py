@@ -1,10 +1,10 @@
-"""The values a block has open at the place it is at.
+"""Keeps the values that a block has open at the location it is at.
 
-While a block stays at one location, reads of one value are one tensor, an assignment
-replaces it, and a value derived from others (scores from queries and keys) sees their
-edits. When the block moves on, the values that changed, and only those, are put back into
-what the model carries on with; where gradients are kept, those that did not as well, so that
-it is made of them.
+While a block stays at one location, every read of a value gives the same tensor, an assignment
+replaces it, and a value derived from others (scores from queries and keys) sees their edits. When
+the block moves on, the values that changed, and only those, are put back into what the model
+carries on with. Where gradients are kept, unchanged values are put back as well, so that the
+model computes on from them.
 """
 
 from __future__ import annotations
@@ -20,37 +20,44 @@ from nnterp.tracing.engine_adapter import EngineAdapter
 from nnterp.tracing.envoy import StandardEnvoy
 from nnterp.vocabulary.values import Value
 
-#: Where an edit in place was made that is refused when the block moves on.
+#: Says where an in-place edit was made that is refused only when the block moves on.
 _ABOVE = ", and was edited in place on a line above"
 
 #: One open value: its host, the tensor the block holds, and the version and shape it had when
-#: it was handed over; a bare tuple, for one is made with every read.
+#: it was handed over. It is a bare tuple, because one is made with every read.
 Open = tuple[StandardEnvoy, Tensor, int, torch.Size]
 
 
 class Opened(Protocol):
-    """What can be open: a standard value, as its descriptor."""
+    """`Opened` is what can be open: a standard value, as its descriptor."""
 
     value: Value
     site: Site
 
     def require_writable(self, host: StandardEnvoy, how: str = "") -> None:
-        """Refuse an edit of a value that is only read on ``host``, made as ``how`` says."""
+        """Refuse an edit of a value that is read-only on ``host``; ``how`` says how it was made."""
 
     def shape_refusal(
         self, host: Envoy, served: torch.Size, offered: torch.Size, how: str = ""
     ) -> str:
-        """Why a value of shape ``offered`` cannot take the place of one of shape ``served``."""
+        """Return why a value of shape ``offered`` cannot replace one of shape ``served``."""
 
 
 class OpenValues:
-    """The values a block has open at one occurrence of one location.
+    """`OpenValues` holds the values a block has open at one occurrence of one location.
 
-    It stands where nnsight keeps a read's write-back, and answers to the same names:
-    nnsight asks ``fn`` for what to swap in when the block moves on.
+    It is kept where nnsight keeps a read's write-back (the mediator's ``transform``) and has the
+    same attributes: nnsight calls ``fn`` for what to swap in when the block moves on.
+
+    Attributes:
+        engine_adapter: How the engine hands values over.
+        location: The nnsight location.
+        occurrence: Which occurrence of the location in the run.
+        arrived: What arrived there.
+        sites: The sites of values whose earlier part had to be read first.
     """
 
-    # nnsight's own views of a location are never answered from here.
+    # nnsight's own reads of a location are never served from here.
     view = None
     key = None
 
@@ -68,11 +75,11 @@ class OpenValues:
         self._open: dict[Opened, Open] = {}
 
     def site(self, prop: Opened) -> Site:
-        """Where the value of ``prop`` is in what arrived."""
+        """Return the site of the value of ``prop`` in what arrived."""
         return self.sites.get(prop, prop.site)
 
     def read(self, prop: Opened, host: StandardEnvoy) -> Tensor:
-        """The value of ``prop``, the same tensor for as long as the block stays here."""
+        """Return the value of ``prop``: the same tensor for as long as the block stays here."""
         held = self._open.get(prop)
         if held is not None:
             return held[1]
@@ -81,12 +88,12 @@ class OpenValues:
         return self.open(prop, host, view)
 
     def held(self, prop: Opened) -> Tensor | None:
-        """What the block holds for the value of ``prop``, if it has it open."""
+        """Return what the block holds for the value of ``prop``, or None if it is not open."""
         held = self._open.get(prop)
         return None if held is None else held[1]
 
     def open(self, prop: Opened, host: StandardEnvoy, view: Tensor) -> Tensor:
-        """Let the block hold ``view`` for the value of ``prop``."""
+        """Record that the block holds ``view`` for the value of ``prop``, and return ``view``."""
         self._open[prop] = (host, view, view._version, view.shape)
         return view
 
@@ -95,19 +102,19 @@ class OpenValues:
         self._open[prop] = (host, tensor, -1, tensor.shape)
 
     def edited(self) -> bool:
-        """Whether any open value has been changed or replaced."""
-        # A loop, for one is asked of every read, and a generator is a call more for each.
+        """Return whether any open value has been changed or replaced."""
+        # A loop, because every read asks this, and a generator costs one call more per value.
         for _, view, version, _ in self._open.values():  # noqa: SIM110
             if version != view._version:
                 return True
         return False
 
     def raw(self) -> Any:
-        """What arrived at the location, without any edit."""
+        """Return what arrived at the location, without any edit."""
         return self.engine_adapter.own_part(self.arrived)
 
     def content(self) -> Any:
-        """What arrived at the location, with every edit made so far in its place."""
+        """Return what arrived at the location, with every edit made so far in its place."""
         raw = self.raw()
         changed = False
         for prop, (host, view, version, shape) in self._open.items():
@@ -127,12 +134,12 @@ class OpenValues:
         return raw
 
     def changed(self) -> bool:
-        """Whether the model has to go on with anything else than what arrived."""
+        """Return whether the model must go on with anything other than what arrived."""
         return any(
             version != view._version or self.engine_adapter.carries_gradient(self.site(prop), view)
             for prop, (_, view, version, _) in self._open.items()
         )
 
     def fn(self) -> Any:
-        """What to swap in to have the content, with its edits, at the location."""
+        """Return what to swap in at the location for the model to go on with the edits."""
         return self.engine_adapter.edit(self.raw(), self.content())

@@ -1,4 +1,4 @@
-"""The block that is running now, if one is."""
+"""Tells whether a trace's block is running now."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from greenlet import getcurrent
 
 
 def in_block() -> bool:
-    """Whether the code running now is a trace's block."""
+    """Return whether the code running now is a trace's block."""
     return getattr(getcurrent(), "mediator", None) is not None
 
 
 def require_outside_blocks(what: str) -> None:
-    """Refuse what runs prompts of its own in a block, whose model is in the middle of a run.
+    """Refuse to run prompts inside a block, whose model is in the middle of a run already.
 
     Args:
-        what: What was called.
+        what: The name of what was called.
 
     Raises:
-        ValueError: This is a block.
+        ValueError: A block is running.
     """
     if in_block():
         raise ValueError(

@@ -1,8 +1,7 @@
-"""Saves that no name keeps.
+"""Warns of saved values that no name keeps.
 
-What leaves a trace is what a block bound to a name and saved. ``block.layer_output.save()``
-as a statement saves a tensor that no name holds, and it is lost without a word; this says
-the word.
+What leaves a trace is what a block bound to a name and saved. ``block.layer_output.save()`` as a
+statement saves a tensor that no name holds, and it would be lost without a warning.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any
 
 
 def warn_of_unnamed(blocks: Iterable[Any]) -> None:
-    """Warn, at its line, of each save in ``blocks`` (nnsight mediators) that no name keeps."""
-    # Invokes in a loop share the one `with` they were written in.
+    """Warn of each save in ``blocks`` (nnsight mediators) that no name keeps, at its line."""
+    # Invokes in a loop share the syntax node of the one `with` they were written in.
     for block in {id(block.node): block for block in blocks}.values():
         for call in _unnamed(block.node) if block.node is not None else ():
             warnings.warn_explicit(
@@ -28,13 +27,13 @@ def warn_of_unnamed(blocks: Iterable[Any]) -> None:
 
 
 def holds_saved(value: Any, saved: Set[int]) -> bool:
-    """Whether ``value`` is a list, tuple or dict with a saved value in it, at any depth.
+    """Return whether ``value`` is a list, tuple or dict with a saved value in it, at any depth.
 
     Args:
         value: Anything.
         saved: The ids of saved values.
     """
-    # None is saved by a block that has only edited.
+    # A block that only edits saves nothing.
     waiting, seen = [value] if saved else [], set()
     while waiting:
         container = waiting.pop()
@@ -49,10 +48,11 @@ def holds_saved(value: Any, saved: Set[int]) -> bool:
 
 
 def _unnamed(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls in ``node`` that save a value which no name keeps."""
     for statement in ast.walk(node):
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             saved = _saved_by(statement.value)
-            # What a name holds, or an element of it, is saved where it is.
+            # Saving a named value, or an element of one, keeps it under that name.
             while isinstance(saved, ast.Subscript):
                 saved = saved.value
             if saved is not None and not isinstance(saved, ast.Name):
@@ -60,7 +60,7 @@ def _unnamed(node: ast.AST) -> Iterator[ast.Call]:
 
 
 def _saved_by(call: ast.Call) -> ast.expr | None:
-    """What a call saves, if it is ``x.save()``, ``nnsight.save(x)`` or ``save(x)``."""
+    """Return what ``call`` saves, if it is ``x.save()``, ``nnsight.save(x)`` or ``save(x)``."""
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr == "save":
         return call.args[0] if call.args else function.value

@@ -1,9 +1,9 @@
-"""The descriptor behind every standard value.
+"""Defines the descriptor behind every standard value.
 
-Reading ``block.layer_output`` in a trace waits until the forward reaches the value's
-`Site`, takes the value out of what arrived there, and hands it to the block in the
-layout of its `Value` row, as the engine's `EngineAdapter` does. What the block then does to it
-goes back into the model when the `OpenValues` of that place ends.
+Reading ``block.layer_output`` in a trace waits until the forward reaches the value's `Site`,
+takes the value out of what arrived there, and hands it to the block in the layout of its `Value`
+row, as the engine's `EngineAdapter` does. What the block then does to it is put back into the
+model when the block moves on from that location, by its `OpenValues`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from nnterp.tracing.envoy import StandardEnvoy
 from nnterp.tracing.open_values import OpenValues
 from nnterp.vocabulary.values import Value
 
-#: A value's path, its location, where a forward of its tree begins, how often one runs its
-#: module, and why the module never serves it; bare too, for every read takes it apart.
+#: A value's path, its location, the location where a forward of its tree begins, how often one
+#: forward runs its module, and why the module never serves it, or None. It is a bare tuple,
+#: because every read unpacks it.
 Whereabouts = tuple[str, str, str, int, str | None]
 
 
 class StandardValue(eproperty):
-    """One value of the vocabulary, at one site.
+    """A `StandardValue` is the descriptor of one value of the vocabulary at one site.
 
     Args:
         value: The vocabulary row.
@@ -45,12 +46,12 @@ class StandardValue(eproperty):
         self.name = value.name
         self.value = value
         self.site = site
-        #: The part of the value that the forward reaches first, where it comes in two.
+        #: The part that the forward reaches first, for a value in two parts; else None.
         self.earlier = self.at(site.earlier) if isinstance(site, TwoPart) else None
         self.__doc__ = f"``[{value.layout}]``: {value.description}."
 
     def at(self, site: Site) -> StandardValue:
-        """The same value at another site."""
+        """Return a descriptor of the same value at another site."""
         return type(self)(self.value, site)
 
     def __str__(self) -> str:
@@ -78,10 +79,11 @@ class StandardValue(eproperty):
             raise self._not_an_attribute(obj, error) from error
 
     def path(self, host: Envoy) -> str:
+        """Return the path of the value on ``host``."""
         return f"{host.path}.{self.name}"
 
     def read(self, host: StandardEnvoy) -> Tensor:
-        """The value on ``host``, once the forward has got there."""
+        """Return the value on ``host`` once the forward has reached it, in the value's layout."""
         mediator = Mediator.current(self.path(host))
         opened = self._open_values(host, mediator)
         if not host.engine_adapter.live:
@@ -90,7 +92,8 @@ class StandardValue(eproperty):
         held = opened.held(self)
         if held is None:
             held, is_new_tensor = self._reading(host, opened)
-            # One in two parts as well, for the forward may have passed the first by the next use.
+            # A value in two parts is kept open as well: at its next use, the forward may have
+            # passed its earlier part.
             if is_new_tensor or self.earlier is not None or self.why_read_only(host) is not None:
                 mediator.transform = opened
                 opened.open(self, host, held)
@@ -99,10 +102,11 @@ class StandardValue(eproperty):
         return held
 
     def _reading(self, host: StandardEnvoy, opened: OpenValues) -> Reading:
-        """The value in what the block has made of what arrived, where tensors are live."""
+        """Read the value from its location's content, with all edits, where tensors are live."""
         return host.engine_adapter.reading(opened.site(self), self.value, host, opened.content())
 
     def _write(self, host: StandardEnvoy, new: Any) -> None:
+        """Make ``new`` the value on ``host``."""
         self.require_writable(host)
         mediator = Mediator.current(self.path(host))
         opened = self._open_values(host, mediator)
@@ -110,7 +114,7 @@ class StandardValue(eproperty):
         if held is None and host.engine_adapter.live:
             held, is_new_tensor = self._reading(host, opened)
             if not is_new_tensor and _same(new, held):
-                # Edited where it is.
+                # It was edited in place in the live tensor, as by ``+=``.
                 return
         mediator.transform = opened
         if held is None:
@@ -121,7 +125,7 @@ class StandardValue(eproperty):
             gradients.serve(tensor, self.path(host), None)
 
     def _earlier_part(self, host: StandardEnvoy) -> Tensor:
-        """What is where the part is that the forward reaches first."""
+        """Return what is at the site of the part that the forward reaches first."""
         assert self.earlier is not None
         assert isinstance(self.site, TwoPart)
         if not host.engine_adapter.live:
@@ -136,7 +140,7 @@ class StandardValue(eproperty):
         return opened.site(self.earlier).read(host, content).tensor
 
     def _open_values(self, host: StandardEnvoy, mediator: Any) -> OpenValues:
-        """What the block has open at this value's location, once the forward has got there."""
+        """Return what the block has open at this location, once the forward has reached it."""
         path, location, beginning, runs, reason = self._whereabouts(host)
         if reason is not None:
             raise Unavailable(f"{path}: {reason}")
@@ -160,7 +164,7 @@ class StandardValue(eproperty):
                 part = self._earlier_part(host)
         if elsewhere:
             self._require_ahead(mediator, state, location, occurrence, beginning, runs, path)
-            # What reading an earlier part has opened is among it.
+            # This puts back whatever the block has open, an earlier part just read included.
             if mediator.transform is not None:
                 mediator.flush()
             request = tuple.__new__(Pending, (Event.VALUE, location, occurrence, None))
@@ -174,7 +178,7 @@ class StandardValue(eproperty):
             opened.sites[self] = self.site.given(part)
         state.latest_value = path
         if self.value.prefill_only_on:
-            # Only now is the block at the step it asked about.
+            # This is asked only now, because only now is the block at the step it asked about.
             reason = host.engine_adapter.unavailable_now(self.value)
             if reason is not None:
                 raise Unavailable(f"{path}: {reason}")
@@ -184,16 +188,20 @@ class StandardValue(eproperty):
     def _occurrence(
         host: StandardEnvoy, mediator: Any, location: str, beginning: str, runs: int
     ) -> int:
-        """The occurrence of ``location`` in the last of ``runs`` on the step the block is at."""
+        """Return the occurrence of ``location`` in the last of a step's ``runs``.
+
+        The step is the one the block is at.
+        """
         step = mediator.iteration
         if step is None:
             step = max(mediator.occurrence(beginning) - 1, 0)
-        # A call in a forward's source is counted from when it was first looked at.
+        # nnsight counts the calls of an operation in a forward's source only from when it was
+        # first looked at, so those still to come are counted by the module's runs.
         ahead = step * runs + runs - 1 - mediator.occurrence(f"{host.path}.output")
         return mediator.occurrence(location) + ahead
 
     def keep_earlier(self, host: StandardEnvoy, mediator: Any) -> None:
-        """Read the part that the forward reaches first, unless it has passed it, and keep it."""
+        """Keep the part that the forward reaches first, unless the forward has passed it."""
         step = mediator.wanted(self._location(host))
         try:
             part = self._earlier_part(host)
@@ -202,16 +210,17 @@ class StandardValue(eproperty):
         BlockState.of(mediator).earlier_parts[self.path(host)] = (step, part)
 
     def _kept_part(self, host: StandardEnvoy, mediator: Any) -> Tensor | None:
-        """The earlier part, if it was kept on this step."""
+        """Return the earlier part if it was kept on this step, or None."""
         kept = BlockState.of(mediator).earlier_parts.get(self.path(host))
         if kept is None or kept[0] != mediator.wanted(self._location(host)):
             return None
         return kept[1]
 
     def _whereabouts(self, host: StandardEnvoy) -> Whereabouts:
-        """Where this value is on ``host``."""
+        """Return where this value is on ``host``."""
         if host.engine_adapter.live:
-            # Its location may have to be opened in the forward's source, anew in each run.
+            # Not cached: in each run, the operation that is its location may have to be looked up
+            # in the forward's source again.
             return self._find(host)
         known = host.whereabouts
         if self not in known:
@@ -219,6 +228,7 @@ class StandardValue(eproperty):
         return known[self]
 
     def _find(self, host: StandardEnvoy) -> Whereabouts:
+        """Find out where this value is on ``host``, or why it is not there."""
         path = self.path(host)
         reason = host.unavailable(self.name)
         if reason is not None:
@@ -235,13 +245,13 @@ class StandardValue(eproperty):
         runs: int,
         path: str,
     ) -> None:
-        """Raise where the forward has passed this value on the step the block is at."""
+        """Raise if the forward has passed this value on the step the block is at."""
         passed = mediator.occurrence(location)
         if mediator.iteration is not None:
             late = passed > occurrence
         else:
-            # Past its first value of a step, a block follows the model, and would be
-            # given the next step's.
+            # Once it has been given a value of a step, a block follows the model's steps, and
+            # would be given the next step's value.
             late = passed > 0 and 0 < mediator.occurrence(beginning) * runs <= passed
         if late:
             after = f" after {state.latest_value}" if state.latest_value else ""
@@ -251,20 +261,24 @@ class StandardValue(eproperty):
             )
 
     def require_writable(self, host: StandardEnvoy, how: str = "") -> None:
-        """Refuse an edit of a value that is only read on ``host``, made as ``how`` says."""
+        """Refuse an edit of a value that is read-only on ``host``; ``how`` says how it was made.
+
+        Raises:
+            ValueError: The value is read-only there.
+        """
         reason = self.why_read_only(host)
         if reason is not None:
             engine = host.engine_adapter.engine
             raise ValueError(f"{self.path(host)} is read-only on {engine}{how}: {reason}")
 
     def why_read_only(self, host: StandardEnvoy) -> str | None:
-        """Why ``host`` does not take an edit of this value, or None where it does."""
+        """Return why ``host`` does not take an edit of this value, or None where it does."""
         if host.engine_adapter.engine not in self.value.writable_on:
             return "the model computes it from other values; edit those instead"
         return self.site.read_only
 
     def _accept(self, host: StandardEnvoy, new: Any, held: Tensor) -> Tensor:
-        """``new`` as a replacement of ``held``, or a refusal that says what to do."""
+        """Return ``new`` as a replacement of ``held``, or refuse it with what to do instead."""
         path = self.path(host)
         if not isinstance(new, Tensor):
             raise TypeError(
@@ -287,6 +301,7 @@ class StandardValue(eproperty):
     def shape_refusal(
         self, host: Envoy, served: torch.Size, offered: torch.Size, how: str = ""
     ) -> str:
+        """Return why a value of shape ``offered`` cannot replace one of shape ``served``."""
         return (
             f"{self.path(host)} has shape {tuple(served)} on this request{how}, and a value of "
             f"shape {tuple(offered)} cannot take its place: edit the rows you mean instead, as in "
@@ -294,13 +309,13 @@ class StandardValue(eproperty):
         )
 
     def _not_an_attribute(self, host: Envoy, error: AttributeError) -> RuntimeError:
-        # An AttributeError out of a property is taken for a missing attribute, and
-        # __getattr__ would blame the value's name for whatever went wrong inside.
+        # Python takes an AttributeError out of a descriptor for a missing attribute and calls
+        # __getattr__, which would blame the value's name for whatever went wrong inside.
         return RuntimeError(f"{self.path(host)}: AttributeError: {error}")
 
 
 def _same(new: Any, held: Tensor) -> bool:
-    """Whether ``new`` is ``held``, or the same part of the same tensor."""
+    """Return whether ``new`` is ``held``, or a view of the same part of the same tensor."""
     if new is held or not isinstance(new, Tensor) or new._base is None:
         return new is held
     return (

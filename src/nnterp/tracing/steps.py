@@ -1,12 +1,12 @@
-"""Loops over the steps of a generation, and how they end.
+"""Ends loops over the steps of a generation where the run ends.
 
-``for step in tracer.iter[:]`` has no end of its own, and ``tracer.iter[:50]`` may have a later
-one than the run: either way the block comes to wait, in the loop's body, for a step that is
-not made. Once the run is over such a loop ends there, as one over a list does when the list
-is, and what the block does next is done: ``tracer.result`` can be read below it.
+``for step in tracer.iter[:]`` has no end of its own, and ``tracer.iter[:50]`` may ask for more
+steps than the run makes: either way the block comes to wait, in the loop's body, for a step that
+is not made. Once the run is over such a loop ends there, as a loop over a list does at the list's
+end, and the block goes on below it: ``tracer.result`` can be read there.
 
-Nothing outside a loop can end it. So each loop over ``tracer.iter`` that a block writes is
-compiled with an end in it, for `RunOver`, which `end_loop` raises where the block waits.
+Code outside a loop cannot end it. So each loop over ``tracer.iter`` that a block writes is
+compiled with a handler for `RunOver`, which `end_loop` raises where the block waits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _PIN = (
 
 
 class RunOver(OutOfOrderError):
-    """Raised in a block that waits, in a loop over steps, for one its run did not make."""
+    """Raised in a block that waits, in a loop over steps, for a step that its run did not make."""
 
 
 class Steps(Iterations):
-    """``tracer.iter``: nnsight's, with an end where the run ends."""
+    """`Steps` is ``tracer.iter``: nnsight's iterator over steps, ending where the run ends."""
 
     def __getitem__(self, key: slice | int | list[int]) -> Steps:
         chosen = super().__getitem__(key)
@@ -57,14 +57,14 @@ class Steps(Iterations):
 
     @property
     def bounded(self) -> bool:
-        """Whether it was written how far the loop goes."""
+        """Return whether the loop was written with an end of its own."""
         return self.stop is not None or self.steps is not None
 
 
 def with_ends(tree: ast.Module) -> ast.Module:
-    """``tree``, a block's code, with an end for `RunOver` put in each loop over steps.
+    """Return ``tree``, a block's code, with a handler for `RunOver` put into each loop over steps.
 
-    The tree itself is left as it was written: it is sent to a worker, and read for its saves.
+    ``tree`` itself is not changed: it is sent to a worker, and searched for saves.
     """
     if not any(_is_over_steps(node) for node in ast.walk(tree)):
         return tree
@@ -77,12 +77,15 @@ def with_ends(tree: ast.Module) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-#: The exception's class, for code whose names are all its author's.
+#: An expression for `RunOver` that uses no name which the block's author may have bound.
 _RUN_OVER = ast.parse(f"__import__({__name__!r}, fromlist=['RunOver']).RunOver", mode="eval").body
 
 
 def _is_over_steps(node: ast.AST) -> TypeGuard[ast.For]:
-    """Whether ``node`` loops over ``tracer.iter[...]`` or ``tracer.all()``, or what holds one."""
+    """Return whether ``node`` is a loop over ``tracer.iter[...]`` or ``tracer.all()``.
+
+    Either may be wrapped, as in ``enumerate(tracer.iter[:])``.
+    """
     if not isinstance(node, ast.For):
         return False
     attributes = (part for part in ast.walk(node.iter) if isinstance(part, ast.Attribute))
@@ -90,7 +93,7 @@ def _is_over_steps(node: ast.AST) -> TypeGuard[ast.For]:
 
 
 def end_loop(block: Mediator, throw: Callable[[BaseException], Any]) -> None:
-    """End the loop over steps that ``block`` waits in, if it does, now that its run is over.
+    """End the loop over steps in which ``block`` waits, if any, now that its run is over.
 
     Args:
         block: The block.
@@ -129,18 +132,22 @@ def end_loop(block: Mediator, throw: Callable[[BaseException], Any]) -> None:
 
 
 class StepTracer(InterleavingTracer):
-    """nnsight's tracer, whose loops over steps end with the run."""
+    """A `StepTracer` is nnsight's tracer, except that its loops over steps end with the run."""
 
     @property
     def iter(self) -> Steps:
-        """The steps of the run, to loop over: ``tracer.iter[:]``, ``tracer.iter[:3]``."""
+        """Return the steps of the run, to loop over: ``tracer.iter[:]``, ``tracer.iter[:3]``."""
         return Steps()
 
     def build(self, node: ast.With | ast.AsyncWith) -> ast.Module:
         return with_ends(super().build(node))
 
     def invoke(self, *inputs: Any, **settings: Any) -> Invoker:
-        """A block of its own for a prompt of its own.
+        """Open a block for a further prompt.
+
+        Args:
+            *inputs: The prompt.
+            **settings: What the run takes beside it.
 
         Raises:
             ValueError: The trace was given a prompt as well.
@@ -154,14 +161,17 @@ class StepTracer(InterleavingTracer):
 
 
 class StepInvoker(Invoker):
-    """nnsight's invoke, whose loops over steps end with the run."""
+    """A `StepInvoker` is nnsight's invoke, except that its loops over steps end with the run."""
 
     def build(self, node: ast.With | ast.AsyncWith) -> ast.Module:
         return with_ends(super().build(node))
 
 
 def end_loops(blocks: Iterable[Mediator]) -> None:
-    """End the loops over steps that ``blocks`` wait in, in this process, once a run is over."""
+    """End the loops over steps in which ``blocks`` wait in this process, once a run is over.
+
+    The messages for the blocks' authors become warnings at the line of each block.
+    """
     for block in blocks:
         end_loop(block, partial(raise_in, block))
         for message in BlockState.of(block).messages:
@@ -170,14 +180,14 @@ def end_loops(blocks: Iterable[Mediator]) -> None:
 
 
 def raise_in(block: Mediator, error: BaseException) -> Any:
-    """Raise ``error`` where ``block`` is waiting; what it waits for next."""
+    """Raise ``error`` where ``block`` waits, and return what it waits for next."""
     worker = block.worker
     assert worker is not None
     worker.parent = getcurrent()
     try:
         return worker.throw(error)
     except BaseException as raised:
-        # As the block's own, before what runs it adds its frames.
+        # The traceback is kept as the block's own, before the code that runs it adds frames.
         if not hasattr(raised, "__intervention_tb__"):
             raised.__intervention_tb__ = raised.__traceback__  # type: ignore[attr-defined]
         raise

@@ -1,4 +1,4 @@
-"""Running modules of a model beside its forward."""
+"""Runs modules of a model beside its forward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nnsight.intervention.interleaver import Interleaver
 
 @contextlib.contextmanager
 def without_interleaving(interleaver: Interleaver) -> Iterator[None]:
-    """Have the modules that are called be no steps of the forward: no block sees them."""
+    """Hide modules called in this context, which are no steps of the forward, from all blocks."""
     interleaving, interleaver.interleaving = interleaver.interleaving, False
     try:
         yield

@@ -1,1 +1,1 @@
-"""The vocabulary as data: values, their names as text, and what a checkpoint serves of them."""
+"""Describes the vocabulary as data: values, their names, and what a checkpoint serves of them."""

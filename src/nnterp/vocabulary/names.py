@@ -1,7 +1,7 @@
-"""Values by name: ``layers.12.self_attn.attention_output``.
+"""Finds values by their names as text, such as ``layers.12.self_attn.attention_output``.
 
-In a trace a value is an attribute; where values are asked for beforehand, it is a name, the
-same words as text. ``*`` stands for every block.
+In a trace a value is an attribute. Where values are requested beforehand, they are named by text
+made of the same words. ``*`` stands for every block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAME = re.compile(r"(?:layers\.(?P<layer>\*|-?\d+)\.)?(?P<rest>[\w.]+)")
 
 
 class Place(NamedTuple):
-    """One value of one block, or of the model as a whole.
+    """A `Place` is one value of one block, or of the model as a whole.
 
     Attributes:
         value: The vocabulary row.
@@ -31,15 +31,15 @@ class Place(NamedTuple):
 
 
 def places(name: str, num_layers: int) -> list[Place]:
-    """The places that ``name`` stands for, in the order a forward reaches them.
+    """Return the places that ``name`` stands for, in the order a forward reaches them.
 
     Args:
         name: Such as ``logits``, ``layers.3.layer_output``, ``layers.*.mlp.mlp_output``.
-        num_layers: The blocks of the model.
+        num_layers: The number of blocks in the model.
 
     Raises:
-        ValueError: It names no value.
-        IndexError: It names a block that is not there.
+        ValueError: ``name`` names no value.
+        IndexError: ``name`` names a block that does not exist.
     """
     match = _NAME.fullmatch(name)
     layer, rest = (match["layer"], match["rest"]) if match else (None, name)
@@ -62,6 +62,7 @@ def places(name: str, num_layers: int) -> list[Place]:
 
 
 def _path(value: Value, layer: str | None) -> str:
+    """Return the name of ``value`` in block ``layer``, which a value of the model ignores."""
     if value.host == "model":
         return value.name
     host = "" if value.host == "layer" else f"{value.host}."

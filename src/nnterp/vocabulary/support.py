@@ -1,29 +1,25 @@
-"""What a loaded checkpoint serves, as a table: the answer of ``model.support()``."""
+"""Defines the table of what a loaded checkpoint serves, which ``model.support()`` returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nnterp.vocabulary.values import Value
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
 class Served:
-    """Whether, where and how one value is served.
+    """`Served` says whether, where and how one value is served.
 
     Attributes:
         value: The vocabulary row.
-        layout: The axes it is served in here.
-        writable: Whether it can be edited or replaced here.
+        layout: The axes in which this engine serves it.
+        writable: Whether it can be edited or replaced on this checkpoint and engine.
         steps: The steps of a generation that serve it.
-        blocks: The blocks that serve it; empty for a value of the model itself.
-        reasons: Why the others do not, a block's reason by its index; a value of the
-            model itself has its reason under -1.
+        blocks: The indices of the blocks that serve it; empty for a value of the model itself.
+        reasons: Why the other blocks do not serve it, by block index. The reason of a value of
+            the model itself is under -1.
     """
 
     value: Value
@@ -35,7 +31,7 @@ class Served:
 
     @property
     def available(self) -> bool:
-        """Whether at least one block, or the model itself, serves it."""
+        """Return whether at least one block, or the model itself, serves the value."""
         return bool(self.blocks) or (self.value.host == "model" and not self.reasons)
 
     def __bool__(self) -> bool:
@@ -43,7 +39,7 @@ class Served:
 
 
 class Support(Mapping[str, Served]):
-    """What a checkpoint serves, by value name; printed as a table."""
+    """Maps value names to what a checkpoint serves of them; it prints as a table."""
 
     def __init__(self, rows: Mapping[str, Served], num_layers: int) -> None:
         self._rows = dict(rows)
@@ -67,6 +63,7 @@ class Support(Mapping[str, Served]):
         return "\n".join(line.rstrip() for line in lines)
 
     def _note(self, row: Served) -> str:
+        """Return what the table says of ``row`` in its last column."""
         if not row.available:
             return "unavailable: " + "; ".join(sorted(set(row.reasons.values())))
         note = "" if row.steps == "every step" else row.steps

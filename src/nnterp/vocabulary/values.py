@@ -1,10 +1,9 @@
-"""The vocabulary: every value nnterp names, as data.
+"""Defines the vocabulary: every value that nnterp names, as data.
 
-A *value* is a tensor a transformer computes that researchers have a name for. One row
-says on which module it hangs, in which layout it is served, whether it can be written,
-and on which steps of a generation it exists. The rows are the only source of those
-facts: the descriptors, `support()`, the error sentences, the documentation and the
-tests all read them here.
+A *value* is a tensor that a transformer computes and that researchers have a name for. One row
+says which module hosts it, in which layout it is served, whether it can be written, and on which
+steps of a generation it exists. The rows are the only source of those facts: the descriptors,
+`support()`, the error messages, the documentation and the tests all read them here.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ NEITHER: frozenset[Engine] = frozenset()
 
 @dataclass(frozen=True)
 class Value:
-    """One name of the vocabulary.
+    """A `Value` describes one name of the vocabulary.
 
     Attributes:
         name: What the user writes, ``block.<name>``.
-        host: The module it hangs on: the model, a block, its attention or its MLP.
-        type: Its axes and the kind of its numbers, as a jaxtyping annotation: a tensor that is
-            served is an instance of it. On vLLM ``batch`` is 1, a request being one sequence.
+        host: The module whose envoy serves it: the model, a block, its attention or its MLP.
+        type: Its axes and kind of number, as a jaxtyping annotation; a tensor that is served is an
+            instance of it. On vLLM ``batch`` is 1, because a request is one sequence.
         description: What the tensor is.
         writable_on: The engines on which it can be edited or replaced.
         prefill_only_on: The engines that serve it on the prefill step alone.
@@ -62,19 +61,21 @@ class Value:
 
     @cached_property
     def layout(self) -> str:
-        """The axes it is served in, such as ``batch seq hidden``."""
+        """Return the axes in which the value is served, such as ``batch seq hidden``."""
         return " ".join(self.type.dim_str.split())
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
+        """Return the names of the axes, in order."""
         return tuple(self.layout.split())
 
     @cached_property
     def token_axis(self) -> int | None:
-        """The axis that holds one row a token, or None where none does."""
+        """Return the index of the axis that has one row per token, or None where there is none."""
         return next((i for i, axis in enumerate(self.axes) if axis in ("seq", "query")), None)
 
     def layout_on(self, engine: Engine) -> str:
+        """Return the axes in which ``engine`` serves the value."""
         return self.vllm_layout if engine == "vllm" and self.vllm_layout else self.layout
 
 
@@ -174,7 +175,7 @@ EXPERT_WEIGHTS = Value(
     writable_on=NEITHER,
 )
 
-#: The names of what exists inside attention, around and in its kernel.
+#: The names of the values that exist inside attention, around its kernel and in it.
 INSIDE_ATTENTION = frozenset(
     value.name
     for value in (
@@ -187,7 +188,7 @@ INSIDE_ATTENTION = frozenset(
     )
 )
 
-#: The names of what a mixture's router says.
+#: The names of the values that describe the routing of a mixture of experts.
 ROUTING = frozenset({ROUTER_LOGITS.name, EXPERT_INDICES.name, EXPERT_WEIGHTS.name})
 
 #: Every value, in the order a forward reaches them.

@@ -1,1 +1,1 @@
-"""The transformers engine: the model class, its batches and invokes, its envoys."""
+"""Holds the transformers engine: the model class, its batches and invokes, and its envoys."""

@@ -1,4 +1,4 @@
-"""`StandardizedTransformer`: the standard vocabulary on transformers."""
+"""Defines `StandardizedTransformer`: the standard vocabulary on transformers."""
 
 from __future__ import annotations
 
@@ -41,24 +41,25 @@ _LOGITS = OutputField("logits")
 
 gradients.install()
 
-#: The tokens, padding and all, that `collect` puts in a forward.
+#: The number of tokens, padding included, that `collect` puts in a forward.
 _FORWARD = 4096
 
 
 class FromLogits(StandardValue):
-    """The probabilities of the next token, from the logits that the block is given."""
+    """`FromLogits` is the next-token probabilities, computed from the logits a block is given."""
 
     def _reading(self, host: StandardEnvoy, opened: OpenValues) -> Reading:
-        # Among what the block has open, so that it sees its edits and reaches its gradients.
+        # The logits are read among the values the block has open, so that the probabilities see
+        # the block's edits and gradients flow through them.
         Mediator.current(self.path(host)).transform = opened
         return Reading(next_token_probabilities(host.logits), is_new_tensor=True)
 
 
 class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel):
-    """nnsight's `TransformersModel` with every decoder family in one vocabulary.
+    """`StandardizedTransformer` is nnsight's `TransformersModel` with the standard vocabulary.
 
-    Everything `TransformersModel` takes and does still works. Scores and pattern exist
-    only under ``attn_implementation="eager"``; every other value under any.
+    Everything `TransformersModel` takes and does still works. Attention scores and pattern exist
+    only under ``attn_implementation="eager"``; every other value exists under any implementation.
 
     Args:
         repo_id: A hub id, a checkpoint's folder, or a loaded transformers module, which is put
@@ -72,7 +73,7 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
 
     Raises:
         CheckpointNotFound: ``repo_id`` names no readable checkpoint.
-        UnsupportedFamily: There is no family for its ``model_type``, or ``family`` is not its.
+        UnsupportedFamily: There is no family for its ``model_type``, or ``family`` does not fit it.
         TypeError: Nothing behind the class takes one of ``kwargs``.
         ValueError: A ``rename`` or ``envoys`` key names no module.
     """
@@ -114,7 +115,7 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
         side = self.tokenizer.padding_side if self.tokenizer else None
         super().dispatch()
         if side is not None:
-            # A pipeline has its tokenizer pad on the left.
+            # The pipeline has set its tokenizer to pad on the left.
             self.tokenizer.padding_side = side
 
     def trace(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -122,7 +123,8 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
         return super().trace(*inputs, **kwargs)
 
     def _batch_size(self, *inputs: Any, **kwargs: Any) -> int:
-        # What an invoke is given is counted before it is anything else.
+        # nnsight calls this before it does anything else with an invoke's input, so the input is
+        # checked here.
         if len(inputs) > 1:
             raise TypeError(f"several prompts are a list of them, and here are {len(inputs)}")
         own_template = (kwargs.get("tokenizer_encode_kwargs") or {}).get("chat_template")
@@ -144,10 +146,10 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
         return result
 
     def _with_end(self, fn: Any) -> Any:
-        """``fn``, what a trace runs, and then the end of its blocks' loops over steps."""
+        """Return ``fn``, what a trace runs, followed by the end of its blocks' loops over steps."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            # A name is of the module that is live by then.
+            # A name is looked up only now, on the module that is live by then.
             named = getattr(self._module, fn) if isinstance(fn, str) else fn
             result = named(*args, **kwargs)
             end_loops(self.interleaver.mediators)
@@ -171,8 +173,8 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
                 "model.load_adapter('path/of/the/adapter') before, and with None after"
             )
         gather = Gather(wanted, InMemory())
-        # Like lengths together, so that little is padding; the longest first, so that what
-        # memory it takes is known at once.
+        # Prompts of similar length share a batch, so that there is little padding. The longest go
+        # first, so that the memory that is needed shows at once.
         order = sorted(range(len(ids)), key=lambda prompt: -len(ids[prompt]))
         while order:
             width = len(ids[order[0]])
@@ -186,7 +188,7 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
     def _gather_from(
         self, ids: Sequence[list[int]], prompts: Sequence[int], width: int, gather: Gather
     ) -> None:
-        """One forward over ``ids``, padded to ``width`` on the right, where no token sees it."""
+        """Run a forward over ``ids``, padded to ``width`` on the right, where no token sees it."""
         tokens = torch.zeros(len(ids), width, dtype=torch.long)
         mask = torch.zeros_like(tokens)
         for row, prompt in enumerate(ids):

@@ -1,6 +1,6 @@
-"""Whether a checkpoint is served as it should be, on one engine or between two.
+"""Checks whether a checkpoint is served as it should be, on one engine or between two.
 
-The same blocks of code read and edit every value on each engine (`readings`); what they
-find (`findings`) is held against the definition of the values, and against the other
-engine (`verdict`). It is how a family is accepted, and works for any checkpoint.
+The same blocks of code read and edit every value on each engine (`readings`). What they find
+(`findings`) is compared with the definition of the values, and with what the other engine served
+(`verdict`). Families are accepted by this check, and it works for any checkpoint.
 """

@@ -1,4 +1,4 @@
-"""``nnterp check``: load checkpoints, look at every value, and say whether all is well."""
+"""Loads checkpoints, examines every value, and reports whether all is well (``nnterp check``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nnterp.vocabulary.values import VALUES, Engine
 ENGINES: tuple[Engine, ...] = ("transformers", "vllm")
 PROMPT = "The Eiffel Tower is in the city of"
 
-#: What the lines of a kind are called in the report.
+#: The title of each kind of line in the report.
 _TITLES = {
     "identity": "input + attention + mlp = output",
     "stream": "a block's output enters the next",
@@ -41,7 +41,16 @@ _TITLES = {
 
 
 def load(path: str, engine: Engine, device: str, dtype: str, tokens: int, **arguments: Any) -> Any:
-    """The checkpoint at ``path`` on ``engine``, just large enough for ``tokens``."""
+    """Load the checkpoint at ``path`` on ``engine``, just large enough for ``tokens``.
+
+    Args:
+        path: A hub id or a checkpoint's folder.
+        engine: The engine.
+        device: Where transformers runs.
+        dtype: The name of the dtype.
+        tokens: The number of tokens that the prompt has.
+        **arguments: Further arguments of the model class.
+    """
     if engine == "transformers":
         from nnterp.engines.transformers.model import StandardizedTransformer
 
@@ -61,7 +70,7 @@ def load(path: str, engine: Engine, device: str, dtype: str, tokens: int, **argu
         dtype=dtype,
         max_model_len=max(64, tokens + 8),
         kv_cache_memory_bytes=200_000_000,
-        gpu_memory_utilization=0.5,  # of which none is taken: it is what has to be free
+        gpu_memory_utilization=0.5,  # only requires that much to be free, and allocates none of it
         **arguments,
     )
 
@@ -81,16 +90,17 @@ def check(
 
     Args:
         path: A hub id or a checkpoint's folder.
-        engines: Which; transformers goes first, whose memory can be had back.
+        engines: The engines; transformers goes first, because its memory can be freed.
         prompt: A text, or token ids.
-        device: Where transformers runs; vLLM knows for itself.
-        dtype: Of both. Below float32 little can be told.
+        device: Where transformers runs; vLLM chooses for itself.
+        dtype: The dtype on both. Below float32 few differences can be told from rounding.
         family: A family to use in place of the checkpoint's own.
-        both_ways: Whether each value is edited in both ways; otherwise in one.
-        progress: Whether to show a bar.
+        both_ways: Whether each value is edited in both ways, in place and by assignment;
+            otherwise in one.
+        progress: Whether to show a progress bar.
 
     Returns:
-        The findings of each engine, and everything that was held against something.
+        The findings of each engine, and the line of every comparison.
     """
     ids = prompt if not isinstance(prompt, str) else _ids(path, prompt)
     found: list[Findings] = []
@@ -122,23 +132,23 @@ def _rounding(
     found: Findings,
     beyond: Sequence[Line],
 ) -> dict[tuple[str, str], float]:
-    """How far rounding alone moves what lines compare; nothing where it cannot be measured."""
+    """Return how far rounding alone moves what lines compare; nothing if it cannot be measured."""
     narrow = getattr(torch, dtype)
     try:
-        # The experts' own kernels have no wider type.
+        # The kernels for experts do not support the wider type.
         model = load(
             path, "transformers", device, dtype, 0, family=family, experts_implementation="eager"
         )
         model._module.to(rounding.WIDER[narrow])
         return rounding.alone(model, ids, found, beyond, narrow)
-    except RuntimeError as error:  # there is no room, or an operation has no wider type
+    except RuntimeError as error:  # out of memory, or an operation lacks the wider type
         said = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
         warnings.warn(f"what rounding alone makes could not be measured: {said}", stacklevel=2)
         return {}
 
 
 def _ids(path: str, text: str) -> list[int]:
-    """``text`` as the checkpoint's tokens; without a tokenizer, as so many arbitrary ones."""
+    """Return the tokens of ``text``; in a folder without a tokenizer, arbitrary ones."""
     from transformers import AutoTokenizer
 
     config = read_config(path, {}).get_text_config(decoder=True)
@@ -148,7 +158,12 @@ def _ids(path: str, text: str) -> list[int]:
 
 
 def report(found: Sequence[Findings], lines: Sequence[Line]) -> Iterable[str]:
-    """The findings as a table a person reads, the worst of each kind a row."""
+    """Yield the lines of a readable table of the findings, with the worst of each kind in a row.
+
+    Args:
+        found: The findings of each engine.
+        lines: The comparisons.
+    """
     blocks = found[0].num_layers
     yield f"{'':34} {'worst':>9}  at"
     for name in VALUES:
@@ -178,6 +193,7 @@ def _name(key: str) -> str:
 
 
 def _row(title: str, lines: Sequence[Line], blocks: int) -> str:
+    """Return the table's row for ``lines``, with the worst of them."""
     least = lines[0].kind == "effect"
     worst = (min if least else max)(lines, key=lambda line: line.size)
     failed = sum(not line.passed and line.told for line in lines)
@@ -188,11 +204,12 @@ def _row(title: str, lines: Sequence[Line], blocks: int) -> str:
 
 
 def _alone(line: Line) -> str:
-    """What rounding alone makes of what a line compares, where it was measured."""
+    """Return what rounding alone makes of what a line compares, as text, if it was measured."""
     return "" if line.rounding is None else f"; rounding alone {line.rounding:.1e}"
 
 
 def _why(found: Sequence[Findings], name: str) -> str:
+    """Return why the engines do not serve the value ``name``."""
     reasons = [
         f"{own.engine}: {reason.splitlines()[0]}"
         for own in found
@@ -210,13 +227,22 @@ def run(
     dtype: str,
     family: str | None,
 ) -> int:
-    """Check and report; the number of checkpoints that do not hold."""
+    """Check checkpoints, print the reports, and return how many of them fail, at most 99.
+
+    Args:
+        models: Hub ids, checkpoints' folders or GGUF files.
+        engines: The engines to load them on.
+        prompt: The text to run.
+        device: Where transformers runs; a GPU, if there is one, if None.
+        dtype: The name of the dtype.
+        family: A family to use in place of the checkpoints' own.
+    """
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if len(models) == 1:
         return _run_one(models[0], engines, prompt, device, dtype, family)
-    # A process each, forked from one that has imported both engines and run nothing: with it
-    # ends an engine's memory.
+    # Each checkpoint gets a process, forked from one that has imported the engines and run
+    # nothing: an engine's memory is freed when its process ends.
     server = multiprocessing.get_context("forkserver")
     imported = {"transformers": "nnterp.transformer", "vllm": "vllm.entrypoints.llm"}
     server.set_forkserver_preload([__name__, *(imported[engine] for engine in engines)])
@@ -245,6 +271,7 @@ def _run_one(
     dtype: str,
     family: str | None,
 ) -> int:
+    """Check one checkpoint and print its report; return 1 if it fails or cannot be told, else 0."""
     began = time.perf_counter()
     if path.endswith(".gguf"):
         path = str(from_gguf(Path(path)))

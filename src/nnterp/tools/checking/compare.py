@@ -1,4 +1,4 @@
-"""How far two engines' values are apart."""
+"""Measures how far two engines' values are apart."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from torch import Tensor
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest magnitude expected.
+    """Return the largest difference, relative to the largest magnitude expected.
 
-    Infinite where the shapes differ, where nothing finite is expected, or where one of the
-    two is infinite or not a number and the other is not.
+    It is infinite where the shapes differ, where nothing finite is expected, or where one of the
+    two is infinite or NaN at a position and the other is not.
+
+    Args:
+        found: A tensor of any shape.
+        expected: The tensor that it should equal.
     """
     if found.shape != expected.shape:
         return float("inf")

@@ -1,4 +1,4 @@
-"""What one engine serves of one checkpoint, and what editing it does."""
+"""Collects what one engine serves of one checkpoint, and what editing it does."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from nnterp.tools.checking import readings
 
 @dataclass
 class Findings:
-    """What was read off one engine.
+    """`Findings` is what was read from one engine.
 
     Attributes:
-        engine: Which.
+        engine: The engine.
         family: The module of the family in use.
         architecture: The engine's class of the model.
         stream: How its blocks pass the residual stream on.
-        num_layers: The blocks.
+        num_layers: The number of blocks.
         values: Every value served, by ``name`` or ``block.name``.
-        edits: The logits after each edit, by ``way.block.name``, and without, by ``clean``.
-        decoded: What the next token's own step serves.
-        missing: Why a value is not served, by ``block.name``, block -1 for the model's own.
+        edits: The logits after each edit, by ``way.block.name``, and without an edit, by ``clean``;
+            ``[1, 1, vocab]``.
+        decoded: The values of the step that decodes the next token, by ``name`` or ``block.name``.
+        missing: Why a value is not served, by ``block.name``; block -1 is the model itself.
         absent: The parts that blocks do not have: ``(block, "self_attn" or "mlp")``.
         unsummed: The blocks whose output is not the sum of their input and what they add.
-        misreported: Where `support()` is not what happens.
+        misreported: Where what happens is not what `support()` says.
         overwritten: The values that changed after they were read.
-        moved: How far values move that edits leave alone, by the edit and the value.
-        disturbed: What other requests were served otherwise beside or after one that was edited.
+        moved: How far values moved that an edit must not change, by the edit and the value.
+        disturbed: Which other requests, beside or after an edited one, were served different
+            values.
     """
 
     engine: str
@@ -57,12 +59,13 @@ def examine(
     both_ways: bool = True,
     advance: Callable[[], Any] = int,
 ) -> Findings:
-    """Everything ``model`` serves of ``prompt``.
+    """Return everything that ``model`` serves of ``prompt``.
 
     Args:
         model: A loaded model, of either engine.
         prompt: Token ids.
-        both_ways: Whether each value is edited in both ways; otherwise in one.
+        both_ways: Whether each value is edited in both ways, in place and by assignment;
+            otherwise in one.
         advance: Called after each edit.
     """
     found = readings.values(model, prompt)

@@ -1,7 +1,7 @@
-"""Every value of a model, and what editing each does to its logits, on either engine.
+"""Reads every value of a model, and what editing each does to its logits, on either engine.
 
-The blocks below are the whole point: they are written once and run unchanged on
-transformers and on vLLM, and the tests compare what comes back.
+The check rests on the blocks below being written once and run unchanged on transformers and on
+vLLM; the tests compare what they return.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from nnterp.tools.checking.compare import relative_error
 from nnterp.vocabulary.values import ATTENTION_PROBABILITIES, VALUES, Value
 
-#: Values an edit of which the two engines can be compared on.
+#: The names of the values whose edits can be compared between the two engines.
 EDITABLE = tuple(
     value.name
     for value in VALUES.values()
@@ -27,7 +27,13 @@ BLOCK_VALUES = tuple(value for value in VALUES.values() if value.host != "model"
 
 
 def one_step(model: Any, prompt: Sequence[int], tokens: int = 1) -> tuple[Any, dict[str, Any]]:
-    """The trace arguments for ``tokens`` deterministic steps on ``model``'s engine."""
+    """Return the prompt and the trace arguments for ``tokens`` greedy steps on ``model``'s engine.
+
+    Args:
+        model: A loaded model, of either engine.
+        prompt: Token ids.
+        tokens: The number of steps; a trace on transformers always makes one.
+    """
     if model.engine_adapter.engine == "vllm":
         settings = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True}
         return list(prompt), settings
@@ -35,7 +41,7 @@ def one_step(model: Any, prompt: Sequence[int], tokens: int = 1) -> tuple[Any, d
 
 
 def served(model: Any) -> list[tuple[int, Value]]:
-    """Every value a block serves, with the block, in the order the forward reaches them."""
+    """Return every value a block serves, with the block, in the order the forward reaches them."""
     support = model.support()
     return [
         (block, value)
@@ -46,9 +52,9 @@ def served(model: Any) -> list[tuple[int, Value]]:
 
 
 def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
-    """Every value that the model serves, by ``name`` or ``block.name``, and ``projected``.
+    """Return every value that the model serves, by ``name`` or ``block.name``, and ``projected``.
 
-    That is the last stream, of every position, on the vocabulary.
+    ``projected`` is the last block's output projected on the vocabulary, ``[batch, seq, vocab]``.
     """
     tokens, arguments = one_step(model, prompt)
     places = served(model)
@@ -67,9 +73,9 @@ def values(model: Any, prompt: Sequence[int]) -> dict[str, Tensor]:
 
 
 def decoded(model: Any, prompt: Sequence[int], following: int) -> dict[str, Tensor]:
-    """What the step after the prompt serves of its one token, ``following``."""
+    """Return what the step after the prompt serves of its one token, ``following``."""
     if model.engine_adapter.engine == "transformers":
-        # Without a cache, whose layout is a family's own affair.
+        # The whole sequence is run without a cache, because each family has its own cache layout.
         last: dict[str, Tensor] = {}
         for key, tensor in values(model, [*prompt, following]).items():
             name = key.rpartition(".")[2]
@@ -88,12 +94,13 @@ def decoded(model: Any, prompt: Sequence[int], following: int) -> dict[str, Tens
 
 
 def _one_row_a_token(name: str) -> bool:
+    """Return whether the value ``name`` has one row per token and no axis of keys."""
     value = VALUES.get(name)
     return value is not None and value.token_axis is not None and "key" not in value.axes
 
 
 def refusals(model: Any, prompt: Sequence[int]) -> list[str]:
-    """What `support()` refuses that is served all the same, or refused in other words."""
+    """Return where `support()` names a reason, and the value is served or refused for another."""
     tokens, arguments = one_step(model, prompt)
     wrong: list[str] = []
     for name, row in model.support().items():
@@ -119,7 +126,7 @@ def refusals(model: Any, prompt: Sequence[int]) -> list[str]:
 
 
 def overwritten(model: Any, prompt: Sequence[int]) -> list[str]:
-    """The values that, kept as they were read, are not what they were when they were read."""
+    """Return the values that, kept as they were read, changed afterwards."""
     tokens, arguments = one_step(model, prompt)
     places = served(model)
     with torch.no_grad(), model.trace(tokens, **arguments):
@@ -136,10 +143,10 @@ def overwritten(model: Any, prompt: Sequence[int]) -> list[str]:
 
 
 def moved(model: Any, prompt: Sequence[int]) -> dict[str, float]:
-    """How far values move that must not by one bit, by ``edit.block.name``.
+    """Return how far values move that must not change by one bit, by ``edit.block.name``.
 
-    None may where each value is replaced by its equal. Nor may anything before the last position
-    where each value is changed at the last position alone, if tokens see none that follow them.
+    No value may change where each is replaced by its equal. Where each value is changed at the last
+    position alone, nothing before that position may change, unless tokens attend to later ones.
     """
     found: dict[str, float] = {}
     clean = _through(model, prompt, "nothing")
@@ -159,7 +166,7 @@ def moved(model: Any, prompt: Sequence[int]) -> dict[str, float]:
 
 
 def _sees_later(found: tuple[str, Tensor]) -> bool:
-    """Whether what was ``found`` is a pattern in which a token attends to a later one."""
+    """Return whether ``found``, a key and its value, shows a token that attends to a later one."""
     key, tensor = found
     if key.rpartition(".")[2] != ATTENTION_PROBABILITIES.name:
         return False
@@ -168,7 +175,7 @@ def _sees_later(found: tuple[str, Tensor]) -> bool:
 
 
 def _through(model: Any, prompt: Sequence[int], edit: str) -> dict[str, Tensor]:
-    """Every value of a forward in which all that can be written were edited in one way."""
+    """Return every value of a forward in which each writable value is edited in one way."""
     tokens, arguments = one_step(model, prompt)
     support = model.support()
     places = [
@@ -194,9 +201,9 @@ def _through(model: Any, prompt: Sequence[int], edit: str) -> dict[str, Tensor]:
 
 
 def disturbed(model: Any, prompt: Sequence[int]) -> list[str]:
-    """What requests beside and after one full of what is not a number were served otherwise.
+    """Return which requests are served otherwise beside or after one full of NaN or infinity.
 
-    On vLLM, whose requests share a step, and blocks of a cache one after another.
+    This is for vLLM, whose requests share a step, and reuse blocks of a cache one after another.
     """
     found = []
     alone = _beside(model, prompt, None)
@@ -217,7 +224,10 @@ def disturbed(model: Any, prompt: Sequence[int]) -> list[str]:
 def _beside(
     model: Any, prompt: Sequence[int], number: float | None
 ) -> dict[str, tuple[Tensor, ...]]:
-    """What three requests of two steps make, of which the middle one may be given ``number``."""
+    """Return the logits of three requests of two steps each, by ``first``, ``middle``, ``last``.
+
+    The embeddings of the middle one are set to ``number``, unless that is None.
+    """
     half = len(prompt) // 2
     prompts = {"first": prompt[:half], "middle": prompt, "last": prompt[half // 2 :]}
     with model.trace(temperature=0.0, max_tokens=2, ignore_eos=True) as tracer:
@@ -234,12 +244,14 @@ def _beside(
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal, with NaNs equal to each other."""
     return torch.equal(one.nan_to_num(nan=0.5), other.nan_to_num(nan=0.5)) and torch.equal(
         one.isnan(), other.isnan()
     )
 
 
 def clean_logits(model: Any, prompt: Sequence[int]) -> Tensor:
+    """Return the logits of the last position without an edit, ``[1, 1, vocab]``."""
     tokens, arguments = one_step(model, prompt)
     with torch.no_grad(), model.trace(tokens, **arguments):
         logits = model.logits[:, -1:].save()
@@ -247,10 +259,13 @@ def clean_logits(model: Any, prompt: Sequence[int]) -> Tensor:
 
 
 def edited_in_place(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor:
-    """The logits after doubling, in place, half the features at every other position.
+    """Return the logits after doubling, in place, half the features at every other position.
 
-    Half of them, because the norms that follow would undo a change of scale; the last position
-    among them, whose logits these are.
+    Only half of the features, because the norms that follow would undo a change of scale. The last
+    position, whose logits these are, is among the positions.
+
+    Returns:
+        ``[1, 1, vocab]``.
     """
     tokens, arguments = one_step(model, prompt)
     host = model.host_of(VALUES[name], layer)
@@ -263,9 +278,13 @@ def edited_in_place(model: Any, prompt: Sequence[int], name: str, layer: int) ->
 
 
 def assigned(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor:
-    """The logits after replacing the value by one a quarter of the way to its mirror image.
+    """Return the logits after moving the value a quarter of the way to its mirror image.
 
-    No further, for what wrecks a model also magnifies the rounding of what precedes it.
+    No further, because an edit that wrecks the model also magnifies the rounding of what precedes
+    it.
+
+    Returns:
+        ``[1, 1, vocab]``.
     """
     tokens, arguments = one_step(model, prompt)
     host = model.host_of(VALUES[name], layer)
@@ -279,14 +298,17 @@ def assigned(model: Any, prompt: Sequence[int], name: str, layer: int) -> Tensor
 def edits(
     model: Any, prompt: Sequence[int], both_ways: bool = True, advance: Callable[[], Any] = int
 ) -> dict[str, Tensor]:
-    """The logits after each edit, by ``way.layer.name``, and unedited, by ``clean``.
+    """Return the logits after each edit, by ``way.layer.name``, and without an edit, by ``clean``.
 
     Args:
         model: The model.
         prompt: Token ids.
         both_ways: Whether every value is both edited in place and replaced; otherwise the
             way alternates from block to block.
-        advance: Called after each.
+        advance: Called after each edited value.
+
+    Returns:
+        ``[1, 1, vocab]`` each.
     """
     found = {"clean": clean_logits(model, prompt)}
     places = [(0, VALUES["token_embeddings"])]
@@ -308,7 +330,7 @@ def edits(
 
 
 def edited(model: Any, prompt: Sequence[int], key: str) -> Tensor:
-    """The logits after the edit that ``key`` names, as in `edits`."""
+    """Return the logits after the edit that ``key`` names, as in `edits`: ``[1, 1, vocab]``."""
     if key == "clean":
         return clean_logits(model, prompt)
     way, layer, name = key.split(".")

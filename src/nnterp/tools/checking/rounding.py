@@ -1,10 +1,10 @@
-"""What rounding alone makes of a checkpoint's values.
+"""Measures how far rounding alone moves a checkpoint's values.
 
-Two engines do the same sums in other orders, and round every result. How far that carries is
-a matter of the checkpoint: a large bias on its keys leaves few digits for what is small in
-them. So it is measured, on transformers alone: against a wider type, how far off the results
-are, and how far off they become there when every operation's result is changed at random by
-up to what rounding it would. One draw may be lucky; of several the largest counts.
+Two engines add up the same sums in different orders, and round every result. How far that carries
+depends on the checkpoint: a large bias on its keys leaves few digits for what is small in them. So
+it is measured, on transformers alone, against a wider dtype: how far off the results are, and how
+far off they become in the wider dtype when every operation's result is changed at random by up to
+its rounding. One random draw may be lucky, so the largest of several counts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from nnterp.tools.checking.compare import relative_error
 from nnterp.tools.checking.findings import Findings
 from nnterp.tools.checking.verdict import Line
 
-#: What is as good as exact beside each type.
+#: The dtype that counts as exact beside each dtype.
 WIDER = {
     torch.float32: torch.float64,
     torch.bfloat16: torch.float32,
     torch.float16: torch.float32,
 }
 
-#: What rounding may make at most for a comparison to tell anything.
+#: The largest relative error by rounding at which a comparison is still informative.
 TELLING = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
 
 #: How often the results are changed at random.
@@ -36,7 +36,7 @@ _DRAWS = 3
 
 
 class _Rounding(TorchDispatchMode):
-    """Change every new tensor by up to ``unit`` of each number in it, at random."""
+    """Changes each number of every new tensor at random, by up to ``unit`` times the number."""
 
     def __init__(self, unit: float) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Rounding(TorchDispatchMode):
         return tuple(map(self._changed, made, returns)) if returns else made
 
     def _changed(self, made: Any, returned: Any) -> Any:
-        # A view of an argument, or the argument written to, has been changed as it was made.
+        # A view of an argument, or an argument that was written to, has been changed before.
         new = isinstance(made, Tensor) and returned.alias_info is None
         if not new or not made.is_floating_point():
             return made
@@ -62,14 +62,14 @@ class _Rounding(TorchDispatchMode):
 def alone(
     model: Any, prompt: Sequence[int], found: Findings, lines: Iterable[Line], dtype: torch.dtype
 ) -> dict[tuple[str, str], float]:
-    """How far rounding alone moves what ``lines`` compare, by their kind and key.
+    """Return how far rounding alone moves what ``lines`` compare, by their kind and key.
 
     Args:
-        model: The checkpoint on transformers, in the wider type.
+        model: The checkpoint on transformers, in the wider dtype.
         prompt: Token ids.
-        found: What transformers served in the narrower one.
-        lines: Of the kinds ``value``, ``edit`` and ``decoded``.
-        dtype: The narrower type.
+        found: What transformers served in the narrower dtype.
+        lines: Comparisons of the kinds ``value``, ``edit`` and ``decoded``.
+        dtype: The narrower dtype.
     """
     keys = [(line.kind, line.key) for line in lines]
     rounded = {"value": found.values, "edit": found.edits, "decoded": found.decoded}
@@ -89,7 +89,7 @@ def alone(
 def _served(
     model: Any, prompt: Sequence[int], following: int, keys: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Tensor]:
-    """What a model serves of ``keys``."""
+    """Return what a model serves of ``keys``, pairs of a kind and a key."""
     by_kind: dict[str, list[str]] = {}
     for kind, key in keys:
         by_kind.setdefault(kind, []).append(key)

@@ -1,6 +1,6 @@
-"""The table of families: what each is on both engines, and how that is known.
+"""Writes the table of families: what each is on both engines, and how that is known.
 
-``families.md`` beside this is written by the suite that runs every family.
+``families.md``, beside this module, is written by the test suite that runs every family.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ transformers' between what a block's parts add and the difference it makes.
 
 @dataclass(frozen=True)
 class Row:
-    """One checkpoint's family.
+    """A `Row` describes one checkpoint's family.
 
     Attributes:
-        name: The ``model_type``, and what is special to the checkpoint if it has several.
+        name: The ``model_type``, and what distinguishes the checkpoint if the family has several.
         transformers: transformers' class.
-        vllm: vLLM's class and what its blocks pass on, or why it is not there.
+        vllm: vLLM's class and what its blocks pass on, or why vLLM does not have it.
         missing: The values that an engine does not serve, and why.
-        verified: What it was held against, and where it differs by more than rounding.
+        verified: What it was compared with, and where it differs by more than rounding.
     """
 
     name: str
@@ -58,18 +58,18 @@ class Row:
 
 
 def title(model_type: str, checkpoint: str) -> str:
-    """What a checkpoint's row is called: the ``model_type``, and what is special to it."""
+    """Return the title of a checkpoint's row: its ``model_type``, and what distinguishes it."""
     special = checkpoint.removeprefix(module_name(model_type)).strip("_").replace("_", " ")
     return f"`{model_type}`" + (f" ({special})" if special else "")
 
 
 def write(rows: Sequence[Row]) -> str:
-    """The table of ``rows``, as Markdown, with nothing measured."""
+    """Return the table of ``rows``, as Markdown, without measurements."""
     return _HEAD + "".join(f"{row}\n" for row in rows)
 
 
 def with_measured(text: str, measured: Measured) -> str:
-    """The table ``text`` with what was ``measured`` of each of its checkpoints."""
+    """Return the table ``text`` with each checkpoint's measurements in the last column."""
     cells = {
         title(model_type, checkpoint): cell(engines)
         for model_type, checkpoints in measured.items()
@@ -88,12 +88,12 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def read() -> str:
-    """The table as it was last written."""
+    """Return the table as it was last written."""
     return FILE.read_text()
 
 
 def matching(names: Sequence[str]) -> list[str]:
-    """The table's lines, or those of the families named."""
+    """Return the table's lines, or only those of the families in ``names``, with the header."""
     lines = read().splitlines()
     if not names:
         return lines

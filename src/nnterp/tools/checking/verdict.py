@@ -1,4 +1,4 @@
-"""What is to be thought of findings: the definition of the values, and the other engine."""
+"""Compares findings with the definition of the values, and with another engine's findings."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from nnterp.tools.checking.findings import Findings
 #: How far two engines may be apart in float32, relative to a value's largest magnitude.
 CLOSE = 2e-5
 
-#: How many times further than rounding alone moves a value: each engine rounds, so two of them
-#: differ by up to twice that, and the other's may be half as large again as those measured.
+#: How many times further apart two engines may be than rounding alone moves a value: each of them
+#: rounds, so they differ by up to twice that, and the rounding of the other engine may be half as
+#: large again as the rounding that was measured.
 BEYOND_ROUNDING = 3
 
 #: How far, in float32, the sum of a block's parts may be from the difference it makes.
 ROUNDING = 1e-6
 
-#: What an edit has to change the logits by, to be an edit.
+#: The relative change of the logits above which an edit counts as having an effect.
 EFFECT = 1e-4
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing held against another.
+    """A `Line` is one comparison and its outcome.
 
     Attributes:
         kind: ``value``, ``decoded``, ``edit``, ``effect``, ``identity``, ``stream``,
             ``projection``, ``support``, ``overwritten``, ``untouched`` or ``neighbours``.
-        key: What, as in `Findings`.
-        size: How far apart; for an effect, how large.
-        limit: How far it may be; for an effect, how large it must be.
-        passed: Whether it is.
-        note: In words, where there is no size.
-        rounding: How far apart rounding alone makes it, where that was measured.
-        told: Whether it can be told; if not it has not passed.
+        key: What is compared, as in `Findings`.
+        size: How far the two are apart; for an effect, how large it is.
+        limit: How far apart they may be; for an effect, how large it must be.
+        passed: Whether the size is within the limit.
+        note: What is wrong, where the size does not say it.
+        rounding: How far apart rounding alone makes them, where that was measured.
+        told: Whether the outcome can be told from rounding; if not, the line has not passed.
     """
 
     kind: str
@@ -49,7 +50,12 @@ class Line:
 
 
 def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
-    """What findings must be whatever another engine says."""
+    """Yield the comparisons of one engine's findings with the definition of the values.
+
+    Args:
+        found: The findings.
+        rounding: How far the sum of a block's parts may be from the difference the block makes.
+    """
     for block in range(found.num_layers):
         values = found.values
         entering, leaving = f"{block}.layer_input", f"{block}.layer_output"
@@ -101,14 +107,14 @@ def between(
     rounding: Mapping[tuple[str, str], float] | None = None,
     telling: float = float("inf"),
 ) -> Iterator[Line]:
-    """What ``found`` must be according to another engine's findings.
+    """Yield the comparisons of ``found`` with another engine's findings.
 
     Args:
-        found: What is held.
-        expected: What it is held against.
+        found: The findings that are checked.
+        expected: The findings they are compared with.
         rounding: How far rounding alone moves what a line compares, by kind and key, where it
             was measured.
-        telling: How far it may, for the line to tell anything.
+        telling: How far rounding alone may move it, for the comparison to be informative.
     """
     pairs = (
         ("value", found.values, expected.values),

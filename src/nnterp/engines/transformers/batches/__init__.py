@@ -1,1 +1,1 @@
-"""The invokes of a trace as one batch, and each invoke's own part of it."""
+"""Runs the invokes of a trace as one batch, and serves each invoke its own part of it."""

@@ -1,15 +1,15 @@
-"""From what the invokes of a trace are given to the one batch that the model runs.
+"""Assembles what the invokes of a trace are given into the one batch that the model runs.
 
-Each is encoded as it would be alone, and what comes of that is padded to one length: on the
-side that the tokenizer pads on; on the left for a generation, whose next tokens are drawn at
-the right end; and on the right where a family's model takes padding before a token for
-something to attend to. On whichever side padding is, a row's tokens have positions from 0.
+Each invoke is encoded as it would be alone, and the results are padded to one length: on the side
+that the tokenizer pads on; on the left for a generation, whose next tokens are appended at the
+right end; and on the right where a family's model attends to padding before a token. On whichever
+side padding is, a row's tokens have positions from 0.
 
-A family says what its model makes of a batch under four names, each the reason in words, or a
-function from the config and the number of tokens to it or None: ``RIGHT_PADDED``, why padding
-has to be on the right; ``GENERATES_UNPADDED``, why a generation has to do without; ``ALONE``, why
-prompts cannot share a batch at all; and ``NO_CACHE``, why a forward whose gradients are kept does
-without a cache.
+A family says how its model deals with a batch under four names. Each is a reason as text, or a
+function that takes the config and the number of tokens and returns a reason or None:
+``RIGHT_PADDED``, why padding has to be on the right; ``GENERATES_UNPADDED``, why a generation
+cannot have padding; ``ALONE``, why prompts cannot share a batch at all; and ``NO_CACHE``, why a
+forward whose gradients are kept runs without a cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 from torch._guards import detect_fake_mode
 
-#: What an invoke is given, positionally and by name.
+#: The arguments that an invoke is given, positionally and by name.
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 Side = Literal["left", "right"]
@@ -34,12 +34,12 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class Padding:
-    """What the rows of an invoke are padded with.
+    """`Padding` says with how many tokens, and on which side, the rows of an invoke are padded.
 
     Attributes:
-        added: How many tokens.
-        width: How many the rows have with them.
-        side: On which side of the invoke's own they are.
+        added: The number of padding tokens that were added.
+        width: The number of tokens in the rows with them.
+        side: On which side of the invoke's own tokens they are.
     """
 
     added: int
@@ -47,9 +47,9 @@ class Padding:
     side: Side
 
     def own(self, count: int, step: int) -> slice | None:
-        """The invoke's own among the last ``count`` tokens as of a ``step`` of a generation.
+        """Return the invoke's own tokens among the last ``count`` as of a ``step`` of a generation.
 
-        None where padding lies between them.
+        It is None where padding lies between them.
         """
         first = self.width + step - count
         if self.side == "left":
@@ -64,23 +64,26 @@ class Padding:
 def assemble(
     model: Any, invokes: Sequence[Given], fn: Any, settings: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any], list[Padding]]:
-    """The arguments for ``fn``, and what the rows of each of ``invokes`` are padded with.
+    """Return the arguments for ``fn``, and the padding of each invoke's rows.
 
     Args:
         model: A `StandardizedTransformer`.
-        invokes: What each is given.
+        invokes: What each invoke is given.
         fn: What runs: a forward, a generation, a pipeline.
         settings: What the trace as a whole is given.
 
+    Returns:
+        The positional and the keyword arguments of ``fn``, and the padding of each invoke.
+
     Raises:
-        ValueError: In one batch the model would give these prompts other values than alone.
+        ValueError: In one batch the model would compute other values for these prompts than alone.
     """
     name = fn if isinstance(fn, str) else getattr(fn, "__name__", "")
     if name == "generate":
         with torch.no_grad():
             args, kwargs, padding = _tokens_of(model, invokes, fn, settings, generating=True)
     elif name == "pipe":
-        # The pipeline encodes and pads for itself.
+        # The pipeline encodes and pads by itself.
         args, kwargs = TransformersModel._batch(model, invokes, fn)
         alone = [batch_forward(model, [given])[1] for given in invokes]
         padding = _added(list(map(_width, alone)), _own_side(model))
@@ -96,11 +99,11 @@ def _tokens_of(
     settings: Mapping[str, Any],
     generating: bool = False,
 ) -> tuple[Any, dict[str, Any], list[Padding]]:
-    """What the model is called with, apart from ``settings``, where it is called on tokens."""
+    """Return the arguments, without ``settings``, and the padding, for a call on tokens."""
     side: Side = "left" if generating else _own_side(model)
     encodings = _encode(model, invokes, fn, side)
     if encodings is None:
-        # Not rows of tokens, which nnsight batches with nothing.
+        # The input is not rows of tokens, and nnsight does not batch it with anything.
         args, kwargs = TransformersModel._batch(model, invokes, fn)
         return args, kwargs, [Padding(0, 0, side) for _ in invokes]
 
@@ -128,13 +131,14 @@ def _tokens_of(
 
 
 def _own_side(model: Any) -> Side:
+    """Return the side on which the model's tokenizer pads."""
     return model.tokenizer.padding_side if model.tokenizer else "right"
 
 
 def _encode(
     model: Any, invokes: Sequence[Given], fn: Any, side: Side
 ) -> list[dict[str, Any]] | None:
-    """The encoding of each invoke alone, or None where one has no rows of tokens."""
+    """Return the encoding of each invoke alone, or None where one has no rows of tokens."""
     encodings = []
     with _padding_on(model.tokenizer, side):
         for inputs, by_name in invokes:
@@ -144,7 +148,7 @@ def _encode(
                 return None
             given = [by_name, *(data for data in inputs if isinstance(data, Mapping))]
             if not any("position_ids" in names for names in given):
-                # nnsight's own, where it has counted some.
+                # These are positions that nnsight counted, not the caller's.
                 encoding.pop("position_ids", None)
             encodings.append(encoding)
     return encodings or None
@@ -152,7 +156,7 @@ def _encode(
 
 @contextlib.contextmanager
 def _padding_on(tokenizer: Any, side: Side) -> Iterator[None]:
-    """Have ``tokenizer``, if there is one, pad on ``side``."""
+    """Make ``tokenizer``, if there is one, pad on ``side`` in this context."""
     if tokenizer is None:
         yield
         return
@@ -164,36 +168,45 @@ def _padding_on(tokenizer: Any, side: Side) -> Iterator[None]:
 
 
 def _tokens(encoding: Mapping[str, Any]) -> Tensor:
+    """Return the token ids of an encoding, ``[rows, tokens]``."""
     return encoding[input_key(encoding)]
 
 
 def _width(encoding: Mapping[str, Any]) -> int:
+    """Return the number of tokens in each row of an encoding."""
     return _tokens(encoding).shape[1]
 
 
 def _added(widths: Sequence[int], side: Side) -> list[Padding]:
+    """Return the padding of each invoke that brings its rows to the widest of ``widths``."""
     widest = max(widths, default=0)
     return [Padding(widest - width, widest, side) for width in widths]
 
 
 def rule(model: Any, name: str, tokens: int) -> str | None:
-    """What the family of ``model`` says under ``name`` of a batch of so many tokens a row."""
+    """Return a family's reason under ``name`` for a batch of ``tokens`` a row, or None.
+
+    Args:
+        model: A `StandardizedTransformer`.
+        name: One of the four names that the module's docstring describes.
+        tokens: The number of tokens in a row of the batch.
+    """
     said = getattr(model.family, name, None)
     return said(model._config, tokens) if callable(said) else said
 
 
 def _padded(encodings: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any of the rows is padded, in one batch."""
+    """Return whether any of the rows is padded when they form one batch."""
     masks = [encoding.get("attention_mask") for encoding in encodings]
     own = any(mask is not None and not bool(mask.all()) for mask in masks)
     return own or len(set(map(_width, encodings))) > 1
 
 
 def _give_positions(model: Any, encodings: Sequence[dict[str, Any]], side: Side) -> None:
-    """Give ``encodings`` positions where the model, which counts from a row's start, is wrong."""
+    """Add ``position_ids`` to ``encodings`` where the model, counting from row starts, is wrong."""
     taken = inspect.signature(type(model._module).forward).parameters.values()
     named = any(p.name == "position_ids" or p.kind is p.VAR_KEYWORD for p in taken)
-    # A scan has no numbers in its masks.
+    # A scan runs on fake tensors, whose masks have no values.
     if not named or detect_fake_mode() is not None:
         return
     own = [_positions(encoding) for encoding in encodings]
@@ -205,10 +218,13 @@ def _give_positions(model: Any, encodings: Sequence[dict[str, Any]], side: Side)
 
 
 def _positions(encoding: Mapping[str, Any]) -> Tensor | None:
-    """The position of each token in its row, counted from the first that is no padding."""
+    """Return the position of each token, counted from its row's first that is not padding.
+
+    It is ``[rows, tokens]``, or None without a mask of that shape.
+    """
     mask = encoding.get("attention_mask")
     if mask is None or mask.shape != _tokens(encoding).shape[:2]:
-        # The model itself places tokens that follow a cache.
+        # The model itself computes the positions of tokens that follow a cache.
         return None
     first = mask.long().argmax(-1, keepdim=True)
     return (torch.arange(mask.shape[1], device=mask.device) - first).clamp(min=0)

@@ -1,10 +1,10 @@
-"""Several invokes in one forward, each with its own rows and its own tokens.
+"""Runs several invokes in one forward, each with its own rows and its own tokens.
 
-nnsight runs the invokes of a trace as one batch, whose rows it pads to one length. A block is
-entitled to what it would see with its prompt alone: its own rows, and of those the tokens it
-brought, padding among them if it brought any. `Invokes` puts back what a block edits into its
-rows and no others, and remembers what was added to them; `invoke_part` takes that away again, by
-the axes of the value that is served.
+nnsight runs the invokes of a trace as one batch, whose rows it pads to one length. A block must
+see what it would see with its prompt alone: its own rows, and of those the tokens it brought, with
+padding only if it brought any. `Invokes` writes what a block edits into its rows and no others,
+and records the padding that was added to them; `invoke_part` removes that padding again, by the
+axes of the value that is served.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ from nnterp.vocabulary.values import Value
 
 @dataclass
 class Look:
-    """A look at what the whole batch has at a location, which is left as it is."""
+    """A `Look` is a request to see what the whole batch has at a location, without changing it.
+
+    Attributes:
+        found: What the batch has there, once the request has been answered.
+    """
 
     found: Any = None
 
 
 class Invokes(Batcher):
-    """The invokes of a trace as one batch.
+    """`Invokes` is the invokes of a trace as one batch.
 
     Attributes:
-        padding: What was added to an invoke's rows, by the first of them.
+        padding: The padding added to an invoke's rows, by the index of its first row.
     """
 
     def __init__(self, envoy: Any, kwargs: dict[str, Any] | None = None) -> None:
@@ -78,7 +82,14 @@ class Invokes(Batcher):
 
 
 def merged(full: Any, before: Any, after: Any, combine: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """``full`` with the tensors in which ``after`` is not ``before`` combined with ``after``'s."""
+    """Return ``full`` with the tensors that differ between ``before`` and ``after`` replaced.
+
+    Args:
+        full: A tree of tensors: the content of a location for the whole batch.
+        before: A tree of the same structure: the block's content before its edits.
+        after: The same after them; leaves that were not edited are the same objects.
+        combine: Takes a tensor of ``full`` and the one of ``after``, and returns the replacement.
+    """
     if after is before:
         return full
     if isinstance(after, Tensor):
@@ -95,17 +106,22 @@ def merged(full: Any, before: Any, after: Any, combine: Callable[[Tensor, Tensor
 
 
 def with_part(whole: Tensor, index: tuple[slice, ...], part: Tensor) -> Tensor:
-    """A new tensor like ``whole``, laid out alike, with ``part`` at ``index``."""
+    """Return a new tensor like ``whole``, in the same layout, with ``part`` at ``index``."""
     new = copied(whole)
     new[index] = part
     return new
 
 
 def invoke_part(tensor: Tensor, value: Value) -> tuple[slice, ...] | None:
-    """The running block's part of a ``tensor`` that holds ``value``; None where it is all.
+    """Return the index of the running block's part of ``tensor``, or None where it is all of it.
+
+    Args:
+        tensor: It holds ``value`` for the whole batch, in the value's layout, or for the invoke
+            alone.
+        value: The vocabulary row.
 
     Raises:
-        Unavailable: The model's rows or tokens are not told apart here.
+        Unavailable: The rows or tokens of one invoke cannot be told from the others here.
     """
     block = Mediator.current(value.name)
     batcher, group = block.interleaver.batcher, block.batch_group
@@ -119,7 +135,7 @@ def invoke_part(tensor: Tensor, value: Value) -> tuple[slice, ...] | None:
     if len(tensor) == size:
         rows = slice(0, size)
     elif not rest:
-        # Several beams a row.
+        # There are several beams per row.
         rows = slice(first * times, (first + size) * times)
     else:
         raise Unavailable(
@@ -143,12 +159,16 @@ def invoke_part(tensor: Tensor, value: Value) -> tuple[slice, ...] | None:
 
 
 class InvokeBlock(Mediator):
-    """An invoke's block."""
+    """An `InvokeBlock` is the mediator of one invoke's block.
+
+    Attributes:
+        transform: The values that the block has open, or nnsight's own write-back.
+    """
 
     transform: Any
 
     def flush(self) -> None:
-        """Put the values that are open into the model; where the model has them all, do nothing."""
+        """Put the values that are open into the model; do nothing if the model has them all."""
         opened = self.transform
         if type(opened) is not OpenValues:
             super().flush()
@@ -163,7 +183,7 @@ class InvokeBlock(Mediator):
         opened = self.transform
         waiting = self.pending is not None and self.pending.event is Event.BARRIER
         if waiting and type(opened) is OpenValues and opened.location == provider:
-            # nnsight has a block wait for others without a flush, and the model moves on.
+            # nnsight makes a block wait at a barrier without a flush, and the model moves on.
             self.transform = None
             if opened.changed():
                 flushing = greenlet(opened.fn)

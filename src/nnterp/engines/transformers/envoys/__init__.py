@@ -1,4 +1,4 @@
-"""Envoys of transformers' decoder blocks: the block, its attention and its MLP."""
+"""Holds the envoys of transformers' decoder blocks: the block, its attention and its MLP."""
 
 from nnterp.engines.transformers.envoys.attention import Attention, RecurrentMixer, SecondMixer
 from nnterp.engines.transformers.envoys.layer import Layer

@@ -1,10 +1,9 @@
-"""How transformers' values are handed over.
+"""Hands over transformers' values to a block.
 
-Without gradients a block is given the tensor the model carries on with, or the part of it
-that is its invoke's: an edit in place is then one of the model. Where gradients are kept
-it is given a copy, which the model goes on with in its place when the block moves on, so that
-the gradient of the value is that of the copy, whatever the value was computed from and whatever
-else is in the batch.
+Without gradients, a block is given the tensor that the model carries on with, or its invoke's part
+of it, so an in-place edit is an edit of the model. Where gradients are kept, it is given a copy,
+which takes the tensor's place in the model when the block moves on. The gradient of the value is
+then that of the copy, whatever the value was computed from and whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from nnterp.vocabulary.values import Engine, Value
 
 
 class LiveTensors(EngineAdapter):
-    """transformers' way of handing values over."""
+    """`LiveTensors` is the engine adapter of transformers."""
 
     engine: Engine = "transformers"
     live = True
@@ -56,14 +55,16 @@ class LiveTensors(EngineAdapter):
         return look.found
 
     def copy_assigned(self, tensor: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
-        # The caller may keep the tensor, and the block or the model may edit what it becomes.
+        # A copy, because the caller may keep the tensor, and the block or the model may edit the
+        # value in place.
         return copied(tensor)
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
         own = invoke_part(like, value)
         if own is not None:
             return with_part(like, own, view)
-        # The model may change what it goes on with in place, and the block keeps its view.
+        # A copy, because the model may change in place what it goes on with, and the block keeps
+        # its view.
         return copied(view) if torch.is_grad_enabled() else view
 
     def carries_gradient(self, site: Site, view: Tensor) -> bool:

@@ -1,10 +1,10 @@
-"""The attention of a transformers block, opened up.
+"""Serves the values inside the attention of a transformers block.
 
-A transformers attention computes queries, keys and values and hands them to an
-*attention interface*, a function chosen by ``attn_implementation``; what it returns is
-each head's output. So those four values are that call's arguments and result, whichever
-implementation runs. Scores and pattern exist as tensors only in the ``eager`` one, as
-the arguments of its softmax and of its product with the values.
+A transformers attention computes queries, keys and values and passes them to an *attention
+interface*, a function chosen by ``attn_implementation``, which returns each head's output. So
+these four values are that call's arguments and result, whichever implementation runs. Scores and
+pattern exist as tensors only in the ``eager`` one, as the arguments of its softmax and of its
+product with the values.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ VALUES = AttentionArgument(INTERFACE, 3, queries=1)
 
 
 def in_eager(called: str) -> OperationInput:
-    """What a call of the eager attention function is given first.
+    """Return the site of the first argument of a call in the eager attention function.
 
     Args:
-        called: What is called, dots as underscores.
+        called: What is called, with dots as underscores.
     """
     return OperationInput(called, inside=INTERFACE)
 
 
 def masked(site: Site, below: float | None = None) -> Mapped:
-    """Scores that a mask is in, as a very low number: -inf where a key is not seen.
+    """Return the site of scores in which the mask is a very low number, served as ``-inf``.
+
+    The scores are ``[batch, heads, query, key]``.
 
     Args:
         site: Where they enter their softmax.
-        below: What is no score but a key that is not seen; by default half the lowest number
-            of the dtype.
+        below: The number below which a score means a key that is not seen; by default half the
+            lowest number of the dtype.
     """
 
     def to(host: Any, scores: Tensor) -> Tensor:
@@ -55,20 +57,20 @@ def masked(site: Site, below: float | None = None) -> Mapped:
         return scores.masked_fill(scores < lowest, float("-inf"))
 
     def back(host: Any, scores: Tensor, held: Tensor) -> Tensor:
-        # A row without a key, as padding has, must stay finite through the softmax.
+        # A row in which no key is seen, as of padding, must stay finite through the softmax.
         return scores.clamp(min=torch.finfo(scores.dtype).min)
 
     return Mapped(site, to, back)
 
 
 class AttentionEnvoy(TransformersEnvoy):
-    """A module that adds to the stream what tokens tell each other."""
+    """`AttentionEnvoy` hosts a module that adds to the stream what it takes from other tokens."""
 
     attention_output = StandardValue(values.ATTENTION_OUTPUT, Output())
 
 
 class Attention(AttentionEnvoy):
-    """An attention module that calls transformers' attention interface."""
+    """`Attention` is the envoy of attention that calls transformers' attention interface."""
 
     attention_queries = StandardValue(values.ATTENTION_QUERIES, QUERIES)
     attention_keys = StandardValue(values.ATTENTION_KEYS, KEYS)
@@ -99,7 +101,10 @@ class Attention(AttentionEnvoy):
 
 
 class SecondMixer(Attention):
-    """An attention that runs after another mixer, what its block adds being the sum of both."""
+    """`SecondMixer` is the envoy of an attention that runs after another mixer of its block.
+
+    What the block adds to the stream is the sum of both.
+    """
 
     between: ClassVar[Mapping[str, str]] = dict.fromkeys(
         values.INSIDE_ATTENTION, values.ATTENTION_OUTPUT.name
@@ -107,4 +112,7 @@ class SecondMixer(Attention):
 
 
 class RecurrentMixer(AttentionEnvoy):
-    """A block's mixer that carries a state from token to token, and has no pattern."""
+    """`RecurrentMixer` is the envoy of a mixer that carries a state from token to token.
+
+    It has no attention pattern.
+    """

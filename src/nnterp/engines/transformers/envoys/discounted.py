@@ -1,8 +1,8 @@
-"""Sinks that transformers applies to each head's output in place of its pattern.
+"""Serves attention whose sinks transformers applies to each head's output, not to its pattern.
 
-A sink is a key that gives nothing and takes its share of the softmax. Shrinking what the
-softmax without it gives by the share it would have left comes to the same, and some
-families do that; the pattern then has to be shrunk for itself.
+A sink is a key without a value that takes its share of the softmax. Computing the softmax without
+it and multiplying the head's output by the share that the sink leaves gives the same result, and
+some families do that; the pattern then has to be multiplied by that share separately.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ _SCORES = masked(in_eager("F_softmax"))
 
 
 def _kept(host: Any, raw: Any) -> Tensor:
-    """``[batch, heads, query, 1]``: what each row of the pattern keeps of its weight."""
+    """Return the share of weight each pattern row keeps: ``[batch, heads, query, 1]``."""
     scores = _SCORES.read(host, raw).tensor.float()
     sinks = host._module.sinks.float()[:, None]
     return (scores.logsumexp(-1) - sinks).sigmoid()[..., None]
 
 
 def _times(host: Any, pattern: Tensor, kept: Tensor) -> Tensor:
+    """Return the ``pattern``, ``[batch, heads, query, key]``, with the sinks' share taken off."""
     return pattern * kept.to(pattern.dtype)
 
 
 def _divided(host: Any, pattern: Tensor, kept: Tensor) -> Tensor:
-    # A row that keeps nothing, as padding has, is zeros whatever they are divided by.
+    """Undo `_times`."""
+    # A row that keeps nothing, as of padding, is zeros, whatever it is divided by.
     return pattern / kept.masked_fill(kept == 0, 1).to(pattern.dtype)
 
 
@@ -42,7 +44,7 @@ _REMAINING = Computed(
 
 
 class DiscountedAttention(Attention):
-    """An attention module whose sinks shrink what each head gives."""
+    """`DiscountedAttention` is the envoy of attention whose sinks scale down each head's output."""
 
     attention_scores = StandardValue(values.ATTENTION_SCORES, _SCORES)
     attention_probabilities = StandardValue(

@@ -1,4 +1,4 @@
-"""The base of every envoy of a transformers module."""
+"""Defines the base class of every envoy of a transformers module."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from nnterp.tracing.envoy import StandardEnvoy
 
 
 class TransformersEnvoy(StandardEnvoy):
-    """An envoy of a transformers module."""
+    """A `TransformersEnvoy` is an envoy of a transformers module."""
 
     engine_adapter = LiveTensors()

@@ -1,4 +1,4 @@
-"""A value whose module is called with batch and sequence as one axis."""
+"""Serves values of modules that are called with batch and sequence as one axis."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from nnterp.sites.two_part import TwoPart
 
 @dataclass(frozen=True)
 class Unflattened(TwoPart):
-    """A value in rows, ``last``, given the two axes of ``earlier``, which is no part of it.
+    """An `Unflattened` is a value in rows at ``last``, given the leading axes of ``earlier``.
 
-    One that has them as it is, as of a dense block among others, keeps them. nnsight does not
-    tell one invoke's rows from another's where they are one axis, so they are told apart here.
+    ``[batch * seq, ...]`` becomes ``[batch, seq, ...]``. ``earlier`` gives its shape alone, and is
+    no part of the value. A value with more than two axes, as of a dense block among others, has
+    both axes already and is left as it is. nnsight does not tell the rows of one invoke from
+    another's where batch and sequence are one axis, so they are told apart here.
     """
 
     def given(self, part: Tensor) -> Site:
@@ -28,6 +30,13 @@ class Unflattened(TwoPart):
 
 @dataclass(frozen=True)
 class _Shaped(Site):
+    """`_Shaped` is the site of the value once its ``shape`` is known.
+
+    Attributes:
+        shape: The shape of the earlier part, which begins with batch and seq.
+        rows: The site of the rows, ``[batch * seq, ...]``.
+    """
+
     shape: tuple[int, ...]
     rows: Site
 
@@ -35,7 +44,7 @@ class _Shaped(Site):
         return self.rows.location(host)
 
     def _own(self, rows: Tensor) -> slice:
-        """The rows of the running invoke."""
+        """Return which of the rows are the running invoke's."""
         batch, seq = self.shape[:2]
         group = Mediator.current("rows").batch_group
         start = group[0] * seq if group and len(rows) != batch * seq else 0

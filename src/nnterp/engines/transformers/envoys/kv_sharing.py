@@ -1,4 +1,4 @@
-"""Attention whose keys and values later blocks use as well."""
+"""Serves attention whose keys and values later blocks use as well."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from nnterp.vocabulary import values
 
 @dataclass(frozen=True)
 class SharedArgument(AttentionArgument):
-    """Keys or values that the model has kept for later blocks by the time of the call.
+    """A `SharedArgument` is keys or values that the model keeps for later blocks before the call.
 
-    They are written in place, so that those blocks see an edit too. Those that a block itself
-    has taken over are held by the backward pass of the block they come from, which a copy of
-    the same numbers leaves as it is.
+    They are written in place, so that those blocks see an edit too. Where gradients are kept, a
+    block that has taken over keys and values cannot change them, because the backward pass of the
+    block they come from needs them; writing back the same numbers leaves them valid for it.
     """
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
@@ -40,7 +40,10 @@ class SharedArgument(AttentionArgument):
 
 
 class KVSharingAttention(Attention):
-    """An attention module of a model whose last blocks take over keys and values."""
+    """`KVSharingAttention` is the envoy of attention in models that share keys and values.
+
+    The last blocks of such a model take over those of earlier blocks.
+    """
 
     attention_keys = StandardValue(values.ATTENTION_KEYS, SharedArgument(INTERFACE, 2, queries=1))
     attention_values = StandardValue(

@@ -1,4 +1,4 @@
-"""A transformers decoder block."""
+"""Serves the values of a transformers decoder block."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nnterp.vocabulary import values
 
 
 class Layer(TransformersEnvoy):
-    """A block that takes and returns the residual stream."""
+    """`Layer` is the envoy of a block that takes and returns the residual stream."""
 
-    #: How the block passes the stream on.
+    #: How the block passes the residual stream on.
     stream = "one tensor"
 
     @property
     def is_residual_sum(self) -> bool:
-        """Whether what leaves is what entered and what the block's parts add to it."""
+        """Return whether what leaves is the sum of what entered and what the block's parts add."""
         return True
 
     layer_input = StandardValue(values.LAYER_INPUT, Argument("hidden_states"))

@@ -1,4 +1,4 @@
-"""The MLP of a transformers block, dense or a mixture of experts."""
+"""Serves the values of the MLP of a transformers block, dense or a mixture of experts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nnterp.vocabulary import values
 
 
 class Mlp(TransformersEnvoy):
-    """An MLP whose output is what it adds to the residual stream."""
+    """`Mlp` is the envoy of an MLP whose output is what it adds to the residual stream."""
 
-    #: Where its mixture of experts is: the MLP itself, or a module beside it.
+    #: The path of its mixture of experts from the MLP: itself, or a module beside it.
     mixture: ClassVar[str] = "."
 
     mlp_output = StandardValue(values.MLP_OUTPUT, Output())

@@ -1,7 +1,7 @@
-"""Blocks between which several streams pass.
+"""Serves blocks between which several streams pass.
 
-Each half of such a block reads a mix of the streams, and what it makes of that is added to
-every stream in a share of its own, while the streams are mixed or scaled.
+Each half of such a block reads a mix of the streams, and its output is added to every stream with
+a weight of that stream's own, while the streams are mixed or scaled.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from nnterp.vocabulary import values
 
 
 class MultiStreamLayer(Layer):
-    """A block that takes and returns several streams."""
+    """`MultiStreamLayer` is the envoy of a block that takes and returns several streams."""
 
     stream = "several streams"
 
     @property
     def is_residual_sum(self) -> bool:
-        """Whether what leaves is what entered and what the block's parts add to it."""
+        """Return False: the streams are mixed or scaled between entering and leaving."""
         return False
 
     def unavailable(self, name: str) -> str | None:

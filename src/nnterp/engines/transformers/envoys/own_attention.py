@@ -1,7 +1,7 @@
-"""Attention that transformers computes in a module's own forward, without an interface.
+"""Serves attention that a module computes in its own forward, without an attention interface.
 
-Older families write the products and the softmax out, each in its own words, so each says
-under which names of its forward the values are.
+Older families write out the products and the softmax, each with its own variable names, so each
+family says under which names of its forward the values are.
 """
 
 from __future__ import annotations
@@ -24,23 +24,31 @@ from nnterp.sites.two_part import Combined, TwoPart
 from nnterp.tracing.standard_value import StandardValue
 from nnterp.vocabulary import values
 
-#: How often a forward holds each key and value: once for every query head that it serves.
+#: Returns how often the host's forward holds each key and value: once per query head it serves.
 Repeats = Callable[[Any], int]
 
 
 def scores(called: str, inside: str | None = None, which: int = -1, below: float = -9e3) -> Mapped:
-    """The scores that the softmax ``called`` is given; see `OperationInput` and `masked`."""
+    """Return the site of the scores that the softmax ``called`` is given.
+
+    Args:
+        called: The call of the softmax, as in `OperationInput`.
+        inside: The function that it is in, as in `OperationInput`.
+        which: Which of the calls, as in `OperationInput`.
+        below: The number below which a score means a key that is not seen, as in `masked`.
+    """
     return masked(OperationInput(called, inside, which), below)
 
 
 def from_own_position(bias: Site, last: Site) -> Combined:
-    """Scores whose ALiBi bias counts positions from one key, made to count from the query.
+    """Return the site of scores whose ALiBi bias is made to count positions from the query.
 
-    What is added to all scores of a query changes nothing but their size.
+    In the forward, the bias counts them from one key. A number that is added to all scores of a
+    query changes nothing but the size of the scores.
 
     Args:
         bias: The bias, which the forward reaches first; its last axis is that of the keys.
-        last: The scores.
+        last: The scores, ``[batch, heads, query, key]``.
     """
     return Combined(
         bias,
@@ -52,7 +60,12 @@ def from_own_position(bias: Site, last: Site) -> Combined:
 
 
 def _at_query(bias: Tensor, scores: Tensor) -> Tensor:
-    """The bias of each query's own position, in the shape of ``scores``."""
+    """Return the bias at each query's own position, in the shape of ``scores``.
+
+    Args:
+        bias: For the whole batch, a tensor that reshapes to ``[batch, heads, key]``.
+        scores: ``[batch, heads, query, key]``, of the running invoke.
+    """
     batch, heads, queries, keys = scores.shape
     bias = bias.reshape(-1, heads, keys)
     group = Mediator.current("bias").batch_group
@@ -63,10 +76,12 @@ def _at_query(bias: Tensor, scores: Tensor) -> Tensor:
 
 
 def before_projection(of: str) -> Mapped:
-    """Head outputs, side by side in what the output projection is called with.
+    """Return the site of the heads' outputs, which are side by side where the projection is called.
+
+    It is read as ``[batch, seq, heads, head_dim]`` where ``[batch, seq, heads * head_dim]`` enters.
 
     Args:
-        of: The projection, by its path from the host.
+        of: The output projection, by its path from the host.
     """
     return Mapped(
         FirstArgument(of),
@@ -78,12 +93,12 @@ def before_projection(of: str) -> Mapped:
 
 @dataclass(frozen=True)
 class MadeBefore(TwoPart):
-    """Keys or values that the forward makes before the queries, and uses after them.
+    """A `MadeBefore` is keys or values that the forward makes before the queries and uses after.
 
     They are the earlier part, kept until the forward is at ``last``, and written in place.
 
     Attributes:
-        repeats: How often the forward holds each.
+        repeats: Takes the host, and returns how often its forward holds each.
     """
 
     repeats: Repeats = lambda host: 1
@@ -94,6 +109,8 @@ class MadeBefore(TwoPart):
 
 @dataclass(frozen=True)
 class _InPlace(Site):
+    """`_InPlace` is the site of keys or values that are ``held``, once the forward is at ``at``."""
+
     held: Tensor
     at: Site
     repeats: Repeats
@@ -102,18 +119,25 @@ class _InPlace(Site):
         return self.at.location(host)
 
     def read(self, host: Envoy, raw: Any) -> Reading:
-        return Reading(self.held[:, :: self.repeats(host)], is_new_tensor=True)
+        return Reading(self.held[:, :: self.repeats(host)])
 
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         repeats = self.repeats(host)
         for first in range(repeats):
-            # One by one, for they may share memory.
+            # The repeats are written one by one, because they may share memory.
             self.held[:, first::repeats].copy_(tensor)
         return raw
 
 
 def repeated(site: Site, repeats: Repeats) -> Mapped:
-    """Keys, each of which the forward holds once for every query head that it serves."""
+    """Return the site of keys, each of which the forward holds once per query head that it serves.
+
+    They are read as ``[batch, kv_heads, seq, head_dim]``.
+
+    Args:
+        site: Where the repeated keys are, ``[batch, heads, seq, head_dim]``.
+        repeats: Takes the host, and returns how often its forward holds each.
+    """
 
     def to(host: Any, held: Tensor) -> Tensor:
         times = repeats(host)
@@ -126,11 +150,11 @@ def repeated(site: Site, repeats: Repeats) -> Mapped:
 
 
 def tiled(site: Site, heads: str) -> Mapped:
-    """Keys or values whose heads the forward repeats all together, and not one by one.
+    """Return the site of keys or values whose heads the forward repeats as a whole, not one by one.
 
     Args:
-        site: Where they are.
-        heads: The attribute of the attention that counts those that are no repetition.
+        site: Where they are, ``[batch, heads, seq, head_dim]``.
+        heads: The attribute of the attention that counts the heads before repetition.
     """
     return Mapped(
         site,
@@ -141,7 +165,10 @@ def tiled(site: Site, heads: str) -> Mapped:
 
 
 class OwnAttention(AttentionEnvoy):
-    """An attention module that computes the pattern itself; its family places the values."""
+    """`OwnAttention` is the envoy of an attention module that computes the pattern itself.
+
+    Its family places the values.
+    """
 
     attention_queries = StandardValue(values.ATTENTION_QUERIES, Nowhere())
     attention_keys = StandardValue(values.ATTENTION_KEYS, Nowhere())
@@ -171,9 +198,12 @@ _INSIDE = values.INSIDE_ATTENTION - {values.ATTENTION_HEAD_OUTPUTS.name}
 
 
 def in_function(name: str) -> dict[str, Site]:
-    """The sites of an attention that calls ``name`` with queries, keys and values.
+    """Return the sites of an attention that calls ``name`` with queries, keys and values.
 
     The scores and the pattern, ``attn_weights``, are in that function.
+
+    Args:
+        name: The function, with dots as underscores.
     """
     return {
         "attention_queries": AttentionArgument(name, 0),

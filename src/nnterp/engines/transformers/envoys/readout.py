@@ -1,7 +1,8 @@
-"""From what the output projection gives to the logits.
+"""Computes the logits from what the output projection returns.
 
-Families cap or scale their logits; each way is a function of the projection's output and
-the config, which a family names as its ``READOUT``.
+Families cap or scale their logits. Each way is a function of the projection's output, ``[...,
+vocab]``, and the config, which a family names as its ``READOUT``; it returns the logits in the
+same shape.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Readout = Callable[[Tensor, Any], Tensor]
 
 
 def capped(field: str) -> Readout:
-    """A soft cap at the config's ``field``, where it is set."""
+    """Return a readout with a soft cap at the config's ``field``, where that is set."""
 
     def read(logits: Tensor, config: Any) -> Tensor:
         cap = getattr(config, field)
@@ -26,10 +27,10 @@ def capped(field: str) -> Readout:
 
 
 def multiplied(field: str) -> Readout:
-    """Multiplied by the config's ``field``."""
+    """Return a readout that multiplies by the config's ``field``."""
     return lambda logits, config: logits * getattr(config, field)
 
 
 def divided(field: str) -> Readout:
-    """Divided by the config's ``field``."""
+    """Return a readout that divides by the config's ``field``."""
     return lambda logits, config: logits / getattr(config, field)
