@@ -211,7 +211,7 @@ NNSIGHT = (
     # -- batches -------------------------------------------------------------
     *within(
         "nnsight.intervention.batching",
-        "engines.transformers.invokes",
+        "engines.transformers.batches.invokes",
         variable("BatchGroup"),
         class_("Batcher", "envoy", "kwargs"),
         passed_on("Batcher.add"),
@@ -252,7 +252,7 @@ NNSIGHT = (
     ),
     *within(
         "nnsight.modeling.processing",
-        "engines.transformers.batching",
+        "engines.transformers.batches.batching",
         function("batch_forward", "model", "invokes"),
         function("input_key", "encoding"),
         variable("ROW_FIELDS"),

@@ -22,7 +22,7 @@ TORCH = (
         "engines.transformers.envoys.kv_sharing",
         class_("_unsafe_preserve_version_counter", "tensors"),
     ),
-    *within("torch._guards", "engines.transformers.batching", function("detect_fake_mode")),
+    *within("torch._guards", "engines.transformers.batches.batching", function("detect_fake_mode")),
     *within("torch.utils._python_dispatch", "tools.checking.rounding", class_("TorchDispatchMode")),
     # Of an operator, which says whether what it returns is new.
     *within("torch._ops", "tools.checking.rounding", *attributes("OpOverload", "_schema")),

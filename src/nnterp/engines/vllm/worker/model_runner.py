@@ -205,15 +205,14 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             return super()._sample(*args, **kwargs)
         return super(NNsightGPUModelRunner, self)._sample(*args, **kwargs)
 
-    def _update_states(self, scheduler_output: Any) -> None:
+    def _update_states(self, scheduler_output: Any) -> Any:
         """Update the requests for a step, and point blocks and collectors at their rows in it."""
         if self._edited_blocks is not None:
             self._edited_blocks.hand_on(scheduler_output)
         if not self._watched:
-            super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
             if self._graphs is not None:
                 self._graphs.use(broken=False)
-            return
+            return super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
         super()._update_states(scheduler_output)
         self.nnsight_requests.end_collecting(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)
