@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import GPTNeoXModel
 
+import selected
 from conftest import runs_in
 from tiny import TINY
 from tiny_runs import Run
@@ -26,8 +27,11 @@ IN_BOTH_ORDERS = ("gpt_neox", "phi", "olmo2", "flex_olmo")
 
 
 @pytest.fixture(scope="module")
-def vllm_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunOf]:
-    arguments = ("--engines", "vllm", "transformers", "--names", *IN_BOTH_ORDERS)
+def vllm_first(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunOf]:
+    names = selected.names(request.session.items, "vllm_first")
+    arguments = ("--engines", "vllm", "transformers", "--names", *names)
     with runs_in(tmp_path_factory.mktemp("vllm_first"), *arguments) as run_of:
         yield run_of
 

@@ -24,7 +24,7 @@ LONG = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def starve(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]:
+def starve(tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]) -> Callable[[str], Any]:
     """An engine with cache for two of three requests that grow past a block each."""
     from nnterp import StandardizedVLLM
 
@@ -34,7 +34,7 @@ def starve(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]
 
     def start(name: str) -> Any:
         if name not in started:
-            path = str(references / name)
+            path = str(tiny_folder(name))
             started[name] = keep(StandardizedVLLM(path, dispatch=True, **arguments))
         return started[name]
 
@@ -248,10 +248,10 @@ if __name__ == "__main__":
 
 
 def test_an_async_engine_keeps_requests_apart_and_nothing_behind(
-    references: Path,
+    tiny_folder: Callable[[str], Path],
 ) -> None:
     source = CANCELLED.format(
-        path=str(references / "llama"),
+        path=str(tiny_folder("llama")),
         engine={**TINY_ENGINE, "enable_prefix_caching": True, "block_size": 32},
         prompt=checkpoints.PROMPT,
     )

@@ -89,9 +89,9 @@ def _copies(value: Any) -> list[torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def bfloat16(references: Any, keep: Callable[[Any], Any]) -> Any:
+def bfloat16(tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]) -> Any:
     arguments = {**TINY_ENGINE, "dtype": "bfloat16"}
-    return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
+    return keep(StandardizedVLLM(str(tiny_folder("llama")), dispatch=True, **arguments))
 
 
 #: Addends of the stream, sandwiched and not; a multiplier that is no power of two; a bias apart.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import nnsight
@@ -241,14 +242,14 @@ def test_a_save_with_a_name_does_not(model: Any) -> None:
 
 
 def test_a_prompt_split_by_chunked_prefill_is_refused(
-    engine: Callable[[str], Any], references: Any, keep: Callable[[Any], Any]
+    engine: Callable[[str], Any], tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]
 ) -> None:
     from conftest import TINY_ENGINE
     from nnterp import StandardizedVLLM
 
     model = keep(
         StandardizedVLLM(
-            str(references / "llama"),
+            str(tiny_folder("llama")),
             dispatch=True,
             enable_chunked_prefill=True,
             max_num_batched_tokens=8,
@@ -264,7 +265,9 @@ def test_a_prompt_split_by_chunked_prefill_is_refused(
     assert stream.shape == (1, 6, 64)
 
 
-def test_a_cached_prefix_never_shortens_a_read(references: Any, keep: Callable[[Any], Any]) -> None:
+def test_a_cached_prefix_never_shortens_a_read(
+    tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]
+) -> None:
     from conftest import TINY_ENGINE
     from nnterp import StandardizedVLLM
 
@@ -272,7 +275,7 @@ def test_a_cached_prefix_never_shortens_a_read(references: Any, keep: Callable[[
     del arguments["max_model_len"]
     model = keep(
         StandardizedVLLM(
-            str(references / "llama"),
+            str(tiny_folder("llama")),
             dispatch=True,
             enable_prefix_caching=True,
             block_size=32,
