@@ -339,27 +339,6 @@ def test_a_function_that_fails_ends_its_collect_alone(engine: Callable[[str], An
     assert model.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
 
 
-def test_rows_that_do_not_get_to_the_host_end_their_collect_alone(
-    engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a GPU they go there on a thread, whose failure is known at the end."""
-    from nnterp.engines.vllm.worker.store import CallersStore
-
-    model = engine("llama")
-    want = {"layers.0.layer_output": "all"}
-    before = model.collect(collects.PROMPTS, want)["layers.0.layer_output"]
-
-    def lost(store: CallersStore) -> None:
-        raise OSError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CallersStore, "flush", lost)
-        with pytest.raises(RuntimeError, match="OSError: no room"):
-            model.collect(collects.PROMPTS, want)
-    after = model.collect(collects.PROMPTS, want)["layers.0.layer_output"]
-    assert torch.equal(before.rows, after.rows)
-
-
 def test_a_function_cannot_reach_into_the_model(engine: Callable[[str], Any]) -> None:
     model = engine("llama")
 

@@ -91,20 +91,6 @@ def test_a_refusal_can_be_caught_in_the_block(model: Any) -> None:
     assert torch.isfinite(logits).all()
 
 
-def test_an_attribute_error_inside_a_value_is_not_blamed_on_the_value(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nnterp.sites.fused import FusedOutput
-
-    monkeypatch.setattr(FusedOutput, "read", lambda self, host, raw: raw.nothing)
-    with pytest.raises(RuntimeError) as raised:
-        with model.trace(PROMPT, **ONE_STEP):
-            stream = model.layers[0].layer_output.save()  # noqa: F841
-    said = str(raised.value).splitlines()[0]
-    assert said.startswith("RuntimeError: model.model.layers.0.layer_output: AttributeError: ")
-    assert "has no attribute 'nothing'" in said
-
-
 def test_a_list_shared_by_invokes_keeps_what_each_appends(model: Any) -> None:
     with model.trace(**ONE_STEP) as tracer:
         streams = nnsight.save(["first"])

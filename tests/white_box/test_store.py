@@ -118,7 +118,7 @@ def stored(seed: int) -> Outcome:
                 expected[name][targets] = held
             del rows
         buffer.overwrite()
-        callers.flush_to_host()
+        callers.flush()
         # Opening the answer waits for the device, which a caller of the first alone need not.
         at_once = results["leaves"].clone()
         found = pickle.loads(pickle.dumps(callers.deliver(results)))
@@ -279,8 +279,8 @@ def test_what_is_forgotten_is_seen_in_some_program(
 def test_what_is_delivered_before_it_is_there_is_seen_in_some_program(
     way: Callable[[int], Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush, early = CallersStore.flush_to_host, []
-    monkeypatch.setattr(CallersStore, "flush_to_host", lambda callers: early.append(callers))
+    flush, early = CallersStore.flush, []
+    monkeypatch.setattr(CallersStore, "flush", lambda callers: early.append(callers))
     assert any(wrong(way(seed)) for seed in PROGRAMS)
     for callers in early:
         flush(callers)
