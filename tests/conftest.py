@@ -27,6 +27,8 @@ import torch
 
 import checkpoints
 import inplace_norms
+import selected
+from tiny import ROWS
 from tiny_runs import Run
 
 if inplace_norms.imitated():
@@ -42,28 +44,40 @@ KINDS = ("llama", "qwen2", "gemma2", "gpt2", "gpt_neox")
 
 
 @pytest.fixture(scope="session")
-def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `KINDS`, and of one whose blocks differ, and what transformers says of each."""
-    folder = tmp_path_factory.mktemp("references")
-    names = [*KINDS, "gemma4_text_moe"]
-    command = [sys.executable, HERE / "references.py", folder, "--names", *names]
-    subprocess.run(command, check=True)
-    return folder
+def reference(
+    request: pytest.FixtureRequest, tiny_folder: Callable[[str], Path]
+) -> Callable[[str], dict[str, Any]]:
+    """What transformers says of a checkpoint: its values, edits and what it collects.
+
+    The first to be asked for is made together with all that the selected tests name.
+    """
+
+    items = request.session.items
+
+    def say(name: str) -> dict[str, Any]:
+        folder = tiny_folder(name).parent
+        if not (folder / f"{name}.float32.pt").exists():
+            together = {name: None, **dict.fromkeys(selected.names(items, "reference"))}
+            for each in together:
+                tiny_folder(each)
+            command = [sys.executable, HERE / "references.py", folder, "--names", *together]
+            subprocess.run(command, check=True)
+        return torch.load(folder / f"{name}.float32.pt")
+
+    return say
 
 
 @pytest.fixture(scope="session")
-def reference(references: Path) -> Callable[[str], dict[str, Any]]:
-    """What transformers says of one of `KINDS`: its values, edits and what it collects."""
-    return lambda name: torch.load(references / f"{name}.float32.pt")
-
-
-@pytest.fixture(scope="session")
-def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Run]]:
+def run_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Run]]:
     """What became of a tiny checkpoint on both engines, once it has been run.
 
-    The runs of all are under way in the background while the first are judged.
+    The runs of all that the selected tests ask for are under way in the background, in the
+    tests' order, while the first are judged.
     """
-    with runs_in(tmp_path_factory.mktemp("runs")) as run_of:
+    names = selected.names(request.session.items, "run_of", every=list(ROWS))
+    with runs_in(tmp_path_factory.mktemp("runs"), "--names", *names) as run_of:
         yield run_of
 
 
@@ -106,7 +120,7 @@ def keep() -> Callable[[Any], Any]:
 
 
 @pytest.fixture(scope="session")
-def engine(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]:
+def engine(tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]) -> Callable[[str], Any]:
     """The vLLM engine of a tiny checkpoint, in this process."""
     from nnterp import StandardizedVLLM
 
@@ -114,7 +128,7 @@ def engine(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]
 
     def start(name: str) -> Any:
         if name not in started:
-            path = str(references / name)
+            path = str(tiny_folder(name))
             started[name] = keep(StandardizedVLLM(path, dispatch=True, **TINY_ENGINE))
         return started[name]
 

@@ -232,12 +232,12 @@ def adapted(folder: Path, seed: int, module: torch.nn.Module) -> dict[str, torch
 
 
 def test_prompts_run_with_the_adapters_they_are_given(
-    references: Path, keep: Callable[[Any], Any], tmp_path: Path
+    tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any], tmp_path: Path
 ) -> None:
     """Held against transformers with the adapters' products added to the weights."""
     from vllm.lora.request import LoRARequest
 
-    path, name = str(references / "llama"), "layers.1.layer_output"
+    path, name = str(tiny_folder("llama")), "layers.1.layer_output"
     alone = AutoModelForCausalLM.from_pretrained(path)
     weights = dict(alone.named_parameters())
     added = [adapted(tmp_path / str(seed), seed, alone) for seed in (1, 2)]
@@ -339,27 +339,6 @@ def test_a_function_that_fails_ends_its_collect_alone(engine: Callable[[str], An
     assert model.vllm_entrypoint.collective_rpc("nnsight_request_count") == [0]
 
 
-def test_rows_that_do_not_get_to_the_host_end_their_collect_alone(
-    engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a GPU they go there on a thread, whose failure is known at the end."""
-    from nnterp.engines.vllm.worker.store import CallersStore
-
-    model = engine("llama")
-    want = {"layers.0.layer_output": "all"}
-    before = model.collect(collects.PROMPTS, want)["layers.0.layer_output"]
-
-    def lost(store: CallersStore) -> None:
-        raise OSError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CallersStore, "flush", lost)
-        with pytest.raises(RuntimeError, match="OSError: no room"):
-            model.collect(collects.PROMPTS, want)
-    after = model.collect(collects.PROMPTS, want)["layers.0.layer_output"]
-    assert torch.equal(before.rows, after.rows)
-
-
 def test_a_function_cannot_reach_into_the_model(engine: Callable[[str], Any]) -> None:
     model = engine("llama")
 
@@ -388,11 +367,11 @@ def test_an_installed_edit_is_collected_and_a_trace_beside_it_is_not(
 
 
 @pytest.fixture(scope="module")
-def chunked(references: Path, keep: Callable[[Any], Any]) -> Any:
+def chunked(tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]) -> Any:
     """An engine that splits every prompt of more than eight tokens over steps."""
     return keep(
         StandardizedVLLM(
-            str(references / "llama"),
+            str(tiny_folder("llama")),
             dispatch=True,
             enable_chunked_prefill=True,
             max_num_batched_tokens=8,

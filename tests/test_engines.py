@@ -24,11 +24,13 @@ PROMPT = checkpoints.PROMPT
 
 
 def test_an_undispatched_model_has_its_tree_and_starts_on_the_first_trace(
-    references: Path, reference: Callable[[str], dict[str, Any]], keep: Callable[[Any], Any]
+    tiny_folder: Callable[[str], Path],
+    reference: Callable[[str], dict[str, Any]],
+    keep: Callable[[Any], Any],
 ) -> None:
     from nnterp import StandardizedVLLM
 
-    model = keep(StandardizedVLLM(str(references / "llama"), **TINY_ENGINE))
+    model = keep(StandardizedVLLM(str(tiny_folder("llama")), **TINY_ENGINE))
     assert not model.dispatched
     assert model.support()["layer_output"].blocks == (0, 1)
     assert (model.num_layers, model.hidden_size, model.layers[0].self_attn.num_heads) == (2, 64, 4)
@@ -88,13 +90,13 @@ def test_an_installed_edit_runs_on_every_request(engine: Callable[[str], Any]) -
 
 
 def test_a_family_can_be_given_by_name_and_added_to(
-    references: Path, keep: Callable[[Any], Any]
+    tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]
 ) -> None:
     from nnterp import StandardizedVLLM
 
     model = keep(
         StandardizedVLLM(
-            str(references / "qwen2"),
+            str(tiny_folder("qwen2")),
             family="llama",
             rename={"mlp": "feed_forward"},
             dispatch=True,
@@ -139,19 +141,19 @@ if __name__ == "__main__":
 """
 
 
-def test_the_async_engine_streams_and_saves(references: Path) -> None:
-    source = ASYNC.format(path=str(references / "llama"), engine=TINY_ENGINE, prompt=PROMPT)
+def test_the_async_engine_streams_and_saves(tiny_folder: Callable[[str], Path]) -> None:
+    source = ASYNC.format(path=str(tiny_folder("llama")), engine=TINY_ENGINE, prompt=PROMPT)
     printed = apart.run(["-c", source])
     assert f"(1, {len(PROMPT)}, 64) 2" in printed
 
 
 def test_an_edit_lands_on_the_step_it_was_made_for(
-    engine: Callable[[str], Any], references: Path
+    engine: Callable[[str], Any], tiny_folder: Callable[[str], Path]
 ) -> None:
     """The second of three steps, against the same generation on transformers."""
     model = engine("llama")
     reference = StandardizedTransformer(
-        str(references / "llama"), dispatch=True, dtype=torch.float32, attn_implementation="eager"
+        str(tiny_folder("llama")), dispatch=True, dtype=torch.float32, attn_implementation="eager"
     )
     with model.trace(PROMPT, temperature=0.0, max_tokens=3, ignore_eos=True) as tracer:
         found = nnsight.save([])
@@ -177,13 +179,13 @@ def test_an_edit_lands_on_the_step_it_was_made_for(
 
 
 def test_an_installed_edit_beside_prefix_caching_is_warned_of(
-    references: Path, keep: Callable[[Any], Any]
+    tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]
 ) -> None:
     from nnterp import StandardizedVLLM
 
     model = keep(
         StandardizedVLLM(
-            str(references / "llama"), dispatch=True, enable_prefix_caching=True, **TINY_ENGINE
+            str(tiny_folder("llama")), dispatch=True, enable_prefix_caching=True, **TINY_ENGINE
         )
     )
     with pytest.warns(UserWarning, match="prefix"):

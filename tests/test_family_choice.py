@@ -14,7 +14,6 @@ import torch
 import checkpoints
 import nnterp
 from nnterp import StandardizedTransformer, UnsupportedFamily, families
-from nnterp.advice.similar_families import nearest
 from nnterp.engines.transformers.envoys import Attention, Layer, Mlp
 from nnterp.families import llama
 from nnterp.tools.checking import readings
@@ -71,23 +70,6 @@ def test_an_unknown_model_type_names_its_relative_and_the_line_that_tries_it(
     assert line.endswith("family='qwen2')")
     known = families.known("vllm" if load == "StandardizedVLLM" else "transformers")
     assert ", ".join(known) in message
-
-
-@pytest.mark.parametrize(
-    ("model_type", "architecture", "engine", "known", "expected"),
-    [
-        ("olmo2", "Other", "transformers", ["gemma2", "gpt2", "llama"], "gemma2"),
-        ("starcoder2", "Other", "transformers", ["gpt2", "llama", "qwen2"], "llama"),
-        ("internlm3", "InternLM3ForCausalLM", "vllm", ["gpt2", "llama"], "llama"),
-        ("mamba", "Other", "transformers", ["gpt2", "llama"], None),
-        ("../../etc", "Other", "transformers", ["gpt2", "llama"], None),
-    ],
-)
-def test_the_nearest_is_the_one_most_alike(
-    model_type: str, architecture: str, engine: str, known: list[str], expected: str | None
-) -> None:
-    relative = nearest(model_type, [architecture], engine, known)
-    assert (relative and relative.name) == expected
 
 
 def test_a_misspelt_family_names_the_nearest(tiny_folder: Callable[[str], Path]) -> None:

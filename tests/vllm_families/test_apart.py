@@ -30,12 +30,12 @@ CLOSE = 1e-5
 def test_an_engine_apart_serves_and_edits_as_transformers_does(
     name: str,
     ranks: int,
-    references: Path,
+    tiny_folder: Callable[[str], Path],
     reference: Callable[[str], dict[str, Any]],
     tmp_path: Path,
 ) -> None:
     found = apart.serve(
-        references / name, tmp_path / "found.pt", tensor_parallel_size=ranks, **TINY_ENGINE
+        tiny_folder(name), tmp_path / "found.pt", tensor_parallel_size=ranks, **TINY_ENGINE
     )
     assert found["client"] == "SyncMPClient"
     expected = reference(name)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from transformers import GPTNeoXModel
 
+import selected
 from conftest import runs_in
 from tiny import TINY
 from tiny_runs import Run
@@ -26,8 +25,11 @@ IN_BOTH_ORDERS = ("gpt_neox", "phi", "olmo2", "flex_olmo")
 
 
 @pytest.fixture(scope="module")
-def vllm_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunOf]:
-    arguments = ("--engines", "vllm", "transformers", "--names", *IN_BOTH_ORDERS)
+def vllm_first(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunOf]:
+    names = selected.names(request.session.items, "vllm_first")
+    arguments = ("--engines", "vllm", "transformers", "--names", *names)
     with runs_in(tmp_path_factory.mktemp("vllm_first"), *arguments) as run_of:
         yield run_of
 
@@ -56,24 +58,6 @@ def test_a_model_computes_on_as_before_once_the_other_engine_has_run(
 @pytest.mark.parametrize("name", IN_BOTH_ORDERS)
 def test_by_turns_in_the_other_order(name: str, vllm_first: RunOf) -> None:
     assert vllm_first(name).unsteady == []
-
-
-def test_a_load_that_fails_leaves_the_class_of_its_model_as_it_was() -> None:
-    from vllm.compilation.decorators import support_torch_compile
-
-    from nnterp.engines.vllm.load_isolation import classes_unchanged
-
-    bases, before = GPTNeoXModel.__bases__, dict(vars(GPTNeoXModel))
-
-    def build() -> nn.Module:
-        support_torch_compile(dynamic_arg_dims={"input_ids": 1})(GPTNeoXModel)
-        assert GPTNeoXModel.__bases__ != bases
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        classes_unchanged(build)
-    assert GPTNeoXModel.__bases__ == bases
-    assert dict(vars(GPTNeoXModel)) == before
 
 
 #: Refused loads of the checkpoints in its arguments, and what transformers reads them as then.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,6 @@ import torch
 import apart
 import checkpoints
 from conftest import TINY_ENGINE
-from faults import FAULTS, ONE_STEP
-from nnterp.engines.vllm.worker.blocks import RequestBlock
 from nnterp.tools.checking.compare import relative_error
 
 PROMPTS = [checkpoints.PROMPT[start:] + checkpoints.PROMPT[:start] for start in range(3)]
@@ -24,7 +20,7 @@ LONG = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def starve(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]:
+def starve(tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]) -> Callable[[str], Any]:
     """An engine with cache for two of three requests that grow past a block each."""
     from nnterp import StandardizedVLLM
 
@@ -34,7 +30,7 @@ def starve(references: Path, keep: Callable[[Any], Any]) -> Callable[[str], Any]
 
     def start(name: str) -> Any:
         if name not in started:
-            path = str(references / name)
+            path = str(tiny_folder(name))
             started[name] = keep(StandardizedVLLM(path, dispatch=True, **arguments))
         return started[name]
 
@@ -248,10 +244,10 @@ if __name__ == "__main__":
 
 
 def test_an_async_engine_keeps_requests_apart_and_nothing_behind(
-    references: Path,
+    tiny_folder: Callable[[str], Path],
 ) -> None:
     source = CANCELLED.format(
-        path=str(references / "llama"),
+        path=str(tiny_folder("llama")),
         engine={**TINY_ENGINE, "enable_prefix_caching": True, "block_size": 32},
         prompt=checkpoints.PROMPT,
     )
@@ -261,25 +257,6 @@ def test_an_async_engine_keeps_requests_apart_and_nothing_behind(
     assert edited == "1 (1, 40, 64) {}"
     assert cached == "cached 0 32"
     assert left == "left 0"
-
-
-def test_after_a_mix_of_ends_the_worker_holds_nothing(engine: Callable[[str], Any]) -> None:
-    model = engine("llama")
-    for name in ("stop", "raise_in_step_three", "assign_none", "read_without_end"):
-        fault = FAULTS[name]
-        with pytest.raises(RuntimeError) if fault.said else nullcontext():
-            with model.trace() as tracer:
-                for prompt in PROMPTS:
-                    with tracer.invoke(prompt, **fault.settings):
-                        fault.block(model, tracer)
-    with model.trace(PROMPTS[0], **ONE_STEP):
-        stream = model.layers[0].layer_output.save()
-    assert stream is not None
-    del stream
-    gc.collect()
-    runner = model.vllm_entrypoint.llm_engine.model_executor.driver_worker.worker.model_runner
-    assert runner.nnsight_requests.requests == {}
-    assert [block for block in gc.get_objects() if isinstance(block, RequestBlock)] == []
 
 
 def test_a_blocks_own_draws_are_not_the_engines(engine: Callable[[str], Any]) -> None:

@@ -24,10 +24,12 @@ FEW_BLOCKS = {
 
 
 @pytest.fixture(scope="module")
-def outcomes_apart(references: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def outcomes_apart(
+    tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     found = tmp_path_factory.mktemp("faults") / "outcomes.pt"
     script = Path(fault_runs.__file__)
-    apart.run([str(script), str(references / "llama"), str(found), json.dumps(FEW_BLOCKS)])
+    apart.run([str(script), str(tiny_folder("llama")), str(found), json.dumps(FEW_BLOCKS)])
     return torch.load(found)
 
 

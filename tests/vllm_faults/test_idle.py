@@ -53,28 +53,6 @@ def test_tokens_are_plain_vllms_and_the_worker_is_asked_for_nothing(
     assert calls == []
 
 
-def test_a_step_nobody_looks_at_never_enters_the_tree(
-    engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nnterp.engines.vllm.worker.interleaver import RowInterleaver
-
-    passed: list[str] = []
-    real = RowInterleaver.handle
-
-    def handle(self: Any, provider: str, value: Any) -> Any:
-        passed.append(provider)
-        return real(self, provider, value)
-
-    monkeypatch.setattr(RowInterleaver, "handle", handle)
-    model = engine("llama")
-    generate(model.vllm_entrypoint)
-    assert passed == []
-    with model.trace(PROMPTS[0], temperature=0.0, max_tokens=3):
-        stream = model.layers[0].layer_output.save()
-    assert passed, "the counter counts nothing"
-    assert stream.shape[1] == len(PROMPTS[0])
-
-
 def test_a_step_nobody_looks_at_runs_the_modules_own_forwards(engine: Callable[[str], Any]) -> None:
     model = engine("llama")
     core = model.vllm_entrypoint.llm_engine.engine_core
@@ -113,31 +91,3 @@ def test_a_result_is_sent_to_the_blocks_that_wait_for_one(
     with model.trace(PROMPTS[0], **settings):
         stream = model.layers[0].layer_output.save()
     assert calls == ["collect_finished"]
-
-
-def test_the_requests_of_a_trace_share_one_payload_and_not_their_values(
-    engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nnterp.engines.vllm.client.payload import Payloads
-
-    packed: list[bytes] = []
-    real = Payloads.pack
-
-    def pack(self: Any, block: Any) -> bytes:
-        packed.append(real(self, block))
-        return packed[-1]
-
-    monkeypatch.setattr(Payloads, "pack", pack)
-    model = engine("llama")
-    vector = torch.ones(1000, 64)[7]  # a row of something large
-    with (
-        pytest.warns(UserWarning, match="several requests changed the same part of vector"),
-        model.trace(temperature=0.0, max_tokens=1) as tracer,
-    ):
-        for _ in range(8):
-            with tracer.invoke(PROMPTS[0]):
-                vector += 1
-                total = vector.sum().save()
-    assert len({id(payload) for payload in packed}) == 1
-    assert len(packed[0]) < 3000
-    assert [float(one) for one in total] == [128.0] * 8

@@ -15,6 +15,9 @@ import tiny_runs
 
 TESTS = Path(inplace_norms.__file__).parent
 
+#: What looks at values that a later norm might overwrite.
+SUITES = ("vllm_faults/test_private.py", "white_box_on_vllm/test_written_back.py")
+
 #: Families whose blocks pass on two addends, of every kind of norm, attention and MLP.
 FUSED = (
     "llama", "gemma2", "gemma3_text", "qwen2_moe", "mixtral", "glm4", "afmoe", "gpt_oss",
@@ -23,11 +26,11 @@ FUSED = (
 
 
 @pytest.mark.skipif(inplace_norms.imitated(), reason="this is that run")
-@pytest.mark.parametrize("suite", ["vllm_faults/test_private.py"])
-def test_a_suite_passes_where_norms_overwrite(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suites_pass_where_norms_overwrite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(inplace_norms.VARIABLE, "1")
+    suites = [TESTS / suite for suite in SUITES]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS / suite],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites],
         cwd=TESTS.parent,
         capture_output=True,
         text=True,

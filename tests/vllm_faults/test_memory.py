@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import apart
@@ -13,10 +14,12 @@ from conftest import TINY_ENGINE
 FLAT = 800
 
 
-def test_memory_is_flat_over_a_thousand_requests(references: Path, tmp_path: Path) -> None:
+def test_memory_is_flat_over_a_thousand_requests(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
     found = tmp_path / "slopes.json"
     script = str(Path(memory_runs.__file__))
-    print(apart.run([script, str(references / "llama"), str(found), json.dumps(TINY_ENGINE)]))
+    print(apart.run([script, str(tiny_folder("llama")), str(found), json.dumps(TINY_ENGINE)]))
     slopes = json.loads(found.read_text())
     assert slopes["client"] < FLAT
     assert slopes["worker"] < FLAT

@@ -15,7 +15,6 @@ import checkpoints
 import inplace_norms
 from conftest import TINY_ENGINE
 from nnterp import StandardizedTransformer, StandardizedVLLM
-from nnterp.engines.vllm.worker.batcher import RowBatcher
 from nnterp.tools.checking import readings
 from nnterp.tools.checking.compare import relative_error
 from tiny import TINY
@@ -88,12 +87,6 @@ def _copies(value: Any) -> list[torch.Tensor]:
     return [part.clone() for part in parts if part is not None]
 
 
-@pytest.fixture(scope="module")
-def bfloat16(references: Any, keep: Callable[[Any], Any]) -> Any:
-    arguments = {**TINY_ENGINE, "dtype": "bfloat16"}
-    return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
-
-
 #: Addends of the stream, sandwiched and not; a multiplier that is no power of two; a bias apart.
 LOSSY = {
     "llama": TINY["llama"],
@@ -117,33 +110,6 @@ def test_what_an_edit_leaves_alone_stays_to_the_bit_in_bfloat16(
     engine = keep(StandardizedVLLM(path, dispatch=True, **arguments))
     for model in (reference, engine):
         assert readings.moved(model, PROMPT) == {}
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_an_unedited_read_changes_no_bit_and_writes_nothing(
-    precision: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = request.getfixturevalue("llama" if precision == "float32" else "bfloat16")
-    with model.trace(PROMPT, **ONE_STEP):
-        bare = model.logits.save()
-    writes: list[Any] = []
-    real = RowBatcher.widen
-    monkeypatch.setattr(
-        RowBatcher, "widen", lambda self, *args: writes.append(args) or real(self, *args)
-    )
-    readings.values(model, PROMPT)
-    with model.trace(PROMPT, **ONE_STEP):
-        for layer in model.layers:
-            layer.layer_input.sum()
-            layer.self_attn.attention_queries.sum()
-            layer.self_attn.attention_head_outputs.sum()
-            layer.self_attn.attention_output.sum()
-            layer.mlp.mlp_output.sum()
-            layer.layer_output.sum()
-        read = model.logits.save()
-    assert torch.equal(bare, read)
-    assert writes == []
-    assert bare.dtype == getattr(torch, precision)
 
 
 def test_two_reads_in_a_row_are_one_tensor(model: Any) -> None:

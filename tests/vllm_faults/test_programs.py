@@ -25,11 +25,11 @@ EXAMPLES = {"llama": 500, "gemma2": 100, "gpt2": 100}
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_program_does_the_same_on_both_engines(
-    name: str, engine: Callable[[str], Any], references: Path
+    name: str, engine: Callable[[str], Any], tiny_folder: Callable[[str], Path]
 ) -> None:
     model = engine(name)
     reference = StandardizedTransformer(
-        str(references / name),
+        str(tiny_folder(name)),
         dispatch=True,
         dtype=torch.float32,
         attn_implementation="eager",

@@ -12,7 +12,6 @@ import torch
 from nnsight.tracing import tracer as nnsight_tracer
 
 import checkpoints
-from nnterp.engines.vllm.worker.saved import Saved
 
 FOUR_STEPS = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
 
@@ -53,18 +52,6 @@ def test_a_container_saved_above_is_refused_with_the_request_that_spoilt_it(mode
             good = model.layers[0].layer_output.save()
             kept[1] = good
     assert isinstance(good, torch.Tensor)
-
-
-def test_a_note_ends_with_its_value() -> None:
-    saved = Saved()
-    tensor, rows = torch.zeros(2), [1]
-    tensor_id, rows_id = id(tensor), id(rows)
-    saved.add(tensor_id)
-    saved.add(rows_id)
-    assert tensor_id in saved
-    assert rows_id in saved
-    del tensor
-    assert tensor_id not in saved
 
 
 def test_a_block_of_a_batch_that_saves_nothing_sends_nothing(model: Any) -> None:

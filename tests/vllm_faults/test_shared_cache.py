@@ -19,11 +19,11 @@ ONE_STEP = {"temperature": 0.0, "max_tokens": 1}
 
 
 @pytest.fixture(scope="module")
-def caching(references: Path, keep: Callable[[Any], Any]) -> Any:
+def caching(tiny_folder: Callable[[str], Path], keep: Callable[[Any], Any]) -> Any:
     from nnterp import StandardizedVLLM
 
     arguments = {**TINY_ENGINE, "enable_prefix_caching": True, "block_size": 32}
-    return keep(StandardizedVLLM(str(references / "llama"), dispatch=True, **arguments))
+    return keep(StandardizedVLLM(str(tiny_folder("llama")), dispatch=True, **arguments))
 
 
 def cached_log_probabilities(model: Any, prompt: list[int]) -> tuple[int, dict[int, float]]:

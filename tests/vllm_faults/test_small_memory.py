@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,14 +59,14 @@ MOUNT = (
 
 
 def test_what_has_no_room_fails_alone_and_the_engine_goes_on(
-    references: Path, tmp_path: Path
+    tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]).returncode:
         pytest.skip("this process may not mount anything")
     program = tmp_path / "program.py"
     program.write_text(
         PROGRAM.format(
-            path=str(references / "llama"), engine=TINY_ENGINE, prompt=checkpoints.PROMPT
+            path=str(tiny_folder("llama")), engine=TINY_ENGINE, prompt=checkpoints.PROMPT
         )
     )
     command = MOUNT.format(python=sys.executable, program=program)

@@ -252,9 +252,9 @@ def alike(found: Any, expected: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def transformers(references: Path) -> Any:
+def transformers(tiny_folder: Callable[[str], Path]) -> Any:
     return StandardizedTransformer(
-        str(references / "llama"), dispatch=True, dtype=torch.float32, attn_implementation="eager"
+        str(tiny_folder("llama")), dispatch=True, dtype=torch.float32, attn_implementation="eager"
     )
 
 

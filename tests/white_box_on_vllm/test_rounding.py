@@ -65,7 +65,9 @@ def test_differences_that_rounding_makes_pass_and_are_shown_beside_it(
 
 
 def test_a_check_within_the_limit_measures_no_rounding(
-    references: Path, engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Callable[[str], Path],
+    engine: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     load, loaded = command.load, []
 
@@ -74,7 +76,7 @@ def test_a_check_within_the_limit_measures_no_rounding(
         return engine("llama") if on == "vllm" else load(path, on, *arguments, **settings)
 
     monkeypatch.setattr(command, "load", loading)
-    _, lines = check(str(references / "llama"))
+    _, lines = check(str(tiny_folder("llama")))
     assert loaded == ["transformers", "vllm"]
     assert all(line.passed and line.rounding is None for line in lines)
 
