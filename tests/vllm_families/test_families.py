@@ -84,6 +84,15 @@ def test_every_block_serves_what_all_blocks_have(name: str, run_of: RunOf) -> No
         assert {"logits", "next_token_probs", "token_embeddings", "input_ids"} <= served
 
 
+@pytest.mark.parametrize("name", TINY)
+def test_what_is_served_is_of_its_values_type(name: str, run_of: RunOf) -> None:
+    for found in run_of(name).found.values():
+        served = {key: found.values[key] for key in found.values.keys() - {"projected"}}
+        assert len(served) >= found.num_layers
+        for key, tensor in served.items():
+            assert isinstance(tensor, VALUES[key.rpartition(".")[2]].type), key
+
+
 @pytest.mark.parametrize("name", [name for name, row in TINY.items() if row.limits])
 def test_no_limit_is_wider_than_what_it_is_for(name: str, run_of: RunOf) -> None:
     run = run_of(name)
