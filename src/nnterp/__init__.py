@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nnterp.advice.known_wrong import KnownWrongWarning
     from nnterp.advice.measured import UnverifiedWarning
     from nnterp.engines.registry import register_family, register_value
+    from nnterp.engines.runs import Run
     from nnterp.engines.transformers.model import StandardizedTransformer
     from nnterp.engines.vllm.client.model import StandardizedVLLM
     from nnterp.errors import (
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
         UnservableCheckpoint,
         UnsupportedFamily,
     )
+    from nnterp.records.edits import (
+        Add,
+        Edit,
+        ProjectOut,
+        Replace,
+        Scale,
+        SetCoefficient,
+        Zero,
+    )
+    from nnterp.records.reads import Read
     from nnterp.vocabulary.support import Support
     from nnterp.vocabulary.values import VALUES, Value
 
@@ -42,15 +53,32 @@ _HOMES = {
     "Value": ".vocabulary.values",
     "register_family": ".engines.registry",
     "register_value": ".engines.registry",
+    "Add": ".records.edits",
+    "Edit": ".records.edits",
+    "ProjectOut": ".records.edits",
+    "Read": ".records.reads",
+    "Replace": ".records.edits",
+    "Run": ".engines.runs",
+    "Scale": ".records.edits",
+    "SetCoefficient": ".records.edits",
+    "Zero": ".records.edits",
 }
 
 __all__ = [
     "VALUES",
+    "Add",
     "CheckpointNotFound",
     "Collected",
+    "Edit",
     "KnownWrongWarning",
     "MissingMainGuard",
+    "ProjectOut",
     "Ragged",
+    "Read",
+    "Replace",
+    "Run",
+    "Scale",
+    "SetCoefficient",
     "StandardizedTransformer",
     "StandardizedVLLM",
     "Support",
@@ -59,6 +87,7 @@ __all__ = [
     "UnsupportedFamily",
     "UnverifiedWarning",
     "Value",
+    "Zero",
     "register_family",
     "register_value",
 ]

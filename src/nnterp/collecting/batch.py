@@ -30,8 +30,8 @@ def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
         gather: What is collected.
         place: One of the places wanted.
         tensor: Its value, in the layout of a trace, such as ``[batch, seq, hidden]``, with padding
-            on the right; for ``next_token_probs`` the logits, ``[batch, seq, vocab]``, because the
-            last position of a padded row is padding.
+            on either side; for ``next_token_probs`` the logits, ``[batch, seq, vocab]``, because
+            the last position of a padded row is padding.
     """
     derived = place.value is NEXT_TOKEN_PROBS
     value = LOGITS if derived else place.value
@@ -43,7 +43,7 @@ def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
         own = tensor.narrow(0, span.start // width, 1)
         for index, name in enumerate(value.axes):
             if name in ("seq", "query", "key"):
-                own = own.narrow(index, 0, span.length)
+                own = own.narrow(index, span.start % width, span.length)
         return next_token_probabilities(own) if derived else copied(own)
 
     def picked(rows: Picked) -> Reading:

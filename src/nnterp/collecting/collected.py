@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nnterp.collecting.selections import Selection
+from nnterp.collecting.selections import Kept, Selection
 from nnterp.errors import Unavailable
 from nnterp.vocabulary.names import Place
 
@@ -60,12 +60,19 @@ class Collected(Mapping[str, Tensor | Ragged]):
         self._values = dict(values)
 
     @classmethod
-    def of(cls, wanted: Mapping[Place, Selection], results: Mapping[Place, Tensor]) -> Collected:
+    def of(
+        cls,
+        wanted: Mapping[Place, Selection],
+        results: Mapping[Place, Tensor],
+        run: Sequence[int],
+    ) -> Collected:
         """Return the collected values of all places in ``wanted``.
 
         Args:
             wanted: The selection at each place.
-            results: The rows kept at each place that a forward reached, ``[rows, ...]``.
+            results: The rows kept at each place that a forward reached, ``[rows, ...]``, with
+                room for those of every step.
+            run: How many of the tokens of each prompt's sequence were run.
 
         Raises:
             Unavailable: No forward reached one of the places.
@@ -80,6 +87,8 @@ class Collected(Mapping[str, Tensor | Ragged]):
                     "among them"
                 )
             rows = torch.empty(0) if rows is None else rows
+            if isinstance(kept, Kept) and (made := kept.counts_of(run)) != counts:
+                rows, counts = _begun(rows, counts, made), made
             found[str(place)] = Ragged(rows, _offsets(counts)) if kept.ragged else rows
         return cls(found)
 
@@ -115,6 +124,12 @@ class Collected(Mapping[str, Tensor | Ragged]):
             return f"{tuple(value.shape)} {value.dtype}"
 
         return "\n".join(f"{name}: {shown(value)}" for name, value in self.items())
+
+
+def _begun(rows: Tensor, room: Sequence[int], made: Sequence[int]) -> Tensor:
+    """Return the first ``made`` rows of each prompt, of the ``room`` for it in ``rows``."""
+    parts = [own[:count] for own, count in zip(rows.split(list(room)), made, strict=True)]
+    return torch.cat(parts)
 
 
 def _offsets(counts: Sequence[int]) -> Tensor:

@@ -90,7 +90,7 @@ class Gather:
         """
         selection = self.wanted[place]
         if id(selection) not in self._picks:
-            self._picks[id(selection)] = selection.pick(self._spans)
+            self._picks[id(selection)] = selection.pick(selection.within(self._spans))
         picked = self._picks[id(selection)]
         if not picked.count:
             return
@@ -114,7 +114,7 @@ class Gather:
         """
         selection = self.wanted[place]
         assert isinstance(selection, Apply)
-        for span in self._spans:
+        for span in selection.within(self._spans):
             length = selection.lengths[span.prompt]
             if self._a_row_each:
                 if span.first + span.length < length:
@@ -144,14 +144,15 @@ class Gather:
 
     def _average(self, place: Place, selection: Mean, rows: Tensor) -> None:
         """Add ``rows``, ``[tokens, ...]``, to prompts' sums; store means of finished prompts."""
-        counts = torch.tensor([span.length for span in self._spans])
+        spans = selection.within(self._spans)
+        counts = torch.tensor([span.length for span in spans])
         owners = torch.repeat_interleave(counts).to(rows.device, non_blocking=True)
         shape = rows.shape[1:]
         sums = rows.new_zeros((len(counts), *shape), dtype=torch.float32)
         sums.index_add_(0, owners, rows.float())
         result = self._result(place, len(selection.lengths), sums)
         done: list[int] = []
-        for index, (prompt, _, first, count) in enumerate(self._spans):
+        for index, (prompt, _, first, count) in enumerate(spans):
             if first:
                 sums[index] += self._sums.pop((place, prompt))
             if first + count == selection.lengths[prompt]:
@@ -159,7 +160,7 @@ class Gather:
             else:
                 self._sums[place, prompt] = sums[index]
         if done:
-            prompts = [self._spans[index].prompt for index in done]
+            prompts = [spans[index].prompt for index in done]
             lengths = torch.tensor([selection.lengths[prompt] for prompt in prompts])
             divisors = lengths.to(rows.device).view(-1, *[1] * len(shape))
             means = Reading(sums[done] / divisors, is_new_tensor=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from nnterp.collecting.selections import Apply, At, Positions, Selection, selection
+from nnterp.collecting.selections import Apply, Kept, Selection, selection
 from nnterp.errors import Unavailable
+from nnterp.records.positions import Length
+from nnterp.records.reads import Read
 from nnterp.vocabulary import values
 from nnterp.vocabulary.names import Place, places
 
@@ -25,30 +27,37 @@ class ServedModel(Protocol):
 
 
 def wanted_places(
-    model: ServedModel, wanted: Mapping[str, Positions], lengths: Sequence[int]
+    model: ServedModel, reads: Iterable[Read], lengths: Sequence[Length]
 ) -> dict[Place, Selection]:
-    """Return the selection at each place that ``wanted`` names, in the order of the forward.
+    """Return the selection at each place that ``reads`` name, in the order of the forward.
+
+    Where two name one place, the later is meant.
 
     Args:
         model: The model.
-        wanted: For each value's name, the positions to keep.
-        lengths: The number of tokens of each prompt.
+        reads: What to keep.
+        lengths: The length of each prompt's sequence.
 
     Raises:
         Unavailable: This checkpoint or engine does not serve one of the values.
-        ValueError: Nothing is asked for, a name is no value's, or positions are not valid.
+        ValueError: A name is no value's, or positions are not valid.
         IndexError: A name's block, or a position in a prompt, does not exist.
         TypeError: Positions are of no kind that `selection` takes.
     """
-    if not wanted:
-        raise ValueError("no value is asked for; write {'layers.0.layer_output': 'last'}")
     found: dict[Place, Selection] = {}
-    for name, positions in wanted.items():
-        kept = selection(positions, lengths)
-        for place in places(name, model.num_layers):
-            _require(model, place, kept, lengths)
+    for read in reads:
+        if not isinstance(read, Read):
+            raise TypeError(f"reads are a list of Read, and this is none: {read!r}")
+        kept = selection(read.positions, lengths, read.steps)
+        for place in places(read.value, model.num_layers):
+            _require(model, place, kept)
             found[place] = kept
-    return dict(sorted(found.items(), key=lambda item: _when(item[0], model.num_layers)))
+    return {place: found[place] for place in in_order(found, model.num_layers)}
+
+
+def in_order(at: Iterable[Place], num_layers: int) -> list[Place]:
+    """Return the places ``at``, in the order in which a forward reaches them."""
+    return sorted(at, key=lambda place: _when(place, num_layers))
 
 
 def require_served(model: ServedModel, place: Place) -> Any:
@@ -66,7 +75,7 @@ def require_served(model: ServedModel, place: Place) -> Any:
     return host
 
 
-def _require(model: ServedModel, place: Place, kept: Selection, lengths: Sequence[int]) -> None:
+def _require(model: ServedModel, place: Place, kept: Selection) -> None:
     """Refuse ``place`` where it is not served, or not at the positions that ``kept`` selects."""
     value = place.value
     require_served(model, place)
@@ -77,11 +86,10 @@ def _require(model: ServedModel, place: Place, kept: Selection, lengths: Sequenc
             f"{place} has a row and a column a token, so what to keep of it takes a function, as "
             f"in {{{str(place)!r}: lambda value: value[0, :, -1, 0]}}"
         )
-    last = isinstance(kept, At) and kept.is_last(lengths)
     narrow = (
         value.token_axis is None or value.layout_on(model.engine_adapter.engine) != value.layout
     )
-    if narrow and not last:
+    if narrow and not (isinstance(kept, Kept) and kept.is_last):
         raise ValueError(f"{place} is served for the last position only; ask for 'last'")
 
 

@@ -8,18 +8,28 @@ prompts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-#: What a caller may write for the positions of a value.
-Positions = str | int | Sequence[Any] | Tensor | Callable[[Tensor], Tensor]
+from nnterp.records.positions import (
+    WORDS,
+    Length,
+    Positions,
+    Range,
+    Ranges,
+    Steps,
+    both,
+    count,
+    of_each,
+    of_steps,
+)
 
 #: Describes `Positions` in error messages.
 _CHOICES = (
-    "'last', 'all' or 'mean', a position, a position or a mask for each prompt, or a function of "
-    "the value"
+    "'last', 'all' or 'mean', 'prompt' or 'generated', a position, positions or a mask for each "
+    "prompt, or a function of the value"
 )
 
 
@@ -29,7 +39,7 @@ class Span(NamedTuple):
     Attributes:
         prompt: The prompt's index.
         start: The index of its first row.
-        first: The position, in the prompt, of the token in that row.
+        first: The position, in the sequence, of the token in that row.
         length: The number of rows, which is the number of tokens.
     """
 
@@ -39,7 +49,45 @@ class Span(NamedTuple):
     length: int
 
 
-class Picked:
+class Rows:
+    """`Rows` holds indices of rows of a forward.
+
+    Args:
+        starts: Where each run of adjacent rows begins.
+        counts: The length of each run.
+
+    Attributes:
+        count: The number of rows in all.
+    """
+
+    def __init__(self, starts: list[int], counts: list[int]) -> None:
+        self.count = sum(counts)
+        self._rows = _indices(starts, counts)
+        self._on: dict[torch.device, Tensor] = {}
+
+    def take(self, tensor: Tensor, axis: int) -> Tensor:
+        """Return the rows of ``tensor``, whose ``axis`` is its rows; a view if adjacent."""
+        if isinstance(self._rows, slice):
+            return tensor.narrow(axis, self._rows.start, self.count)
+        return tensor.index_select(axis, self.index(tensor.device))
+
+    def put(self, rows: Tensor, into: Tensor, axis: int) -> None:
+        """Write ``rows`` to the rows of ``into``, whose ``axis`` is its rows."""
+        if isinstance(self._rows, slice):
+            into.narrow(axis, self._rows.start, self.count).copy_(rows)
+        else:
+            into.index_copy_(axis, self.index(into.device), rows)
+
+    def index(self, device: torch.device) -> Tensor:
+        """Return the indices on ``device``, ``[count]``."""
+        if device not in self._on:
+            rows = self._rows
+            own = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            self._on[device] = own.to(device, non_blocking=True)
+        return self._on[device]
+
+
+class Picked(Rows):
     """`Picked` holds indices of rows of a forward, and of the rows of the result they become.
 
     Args:
@@ -48,23 +96,12 @@ class Picked:
         counts: The length of each run.
 
     Attributes:
-        count: The number of rows in all.
         targets: The indices of the rows in the result: a slice, or ``[count]``.
     """
 
     def __init__(self, rows: list[int], targets: list[int], counts: list[int]) -> None:
-        self.count = sum(counts)
+        super().__init__(rows, counts)
         self.targets = _indices(targets, counts)
-        self._rows = _indices(rows, counts)
-        self._on: dict[torch.device, Tensor] = {}
-
-    def take(self, tensor: Tensor, axis: int) -> Tensor:
-        """Return the picked rows of ``tensor``, whose ``axis`` is its rows; a view if adjacent."""
-        if isinstance(self._rows, slice):
-            return tensor.narrow(axis, self._rows.start, self.count)
-        if tensor.device not in self._on:
-            self._on[tensor.device] = self._rows.to(tensor.device, non_blocking=True)
-        return tensor.index_select(axis, self._on[tensor.device])
 
 
 def _indices(starts: list[int], counts: list[int]) -> slice | Tensor:
@@ -87,109 +124,70 @@ class Selection(Protocol):
     ragged: bool
 
     def counts(self) -> list[int]:
-        """Return the number of rows kept of each prompt."""
+        """Return the number of rows kept of each prompt, if every step is made."""
+
+    def within(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Return the parts of ``spans`` that this selection is about."""
+        return spans
 
     def pick(self, spans: Sequence[Span]) -> Picked:
         """Return the rows of a forward to keep, and where they go in the result."""
 
 
-class At(Selection):
-    """`At` selects one position of each prompt, counted from the end if negative.
+class Kept(Selection):
+    """`Kept` selects the positions in some ranges.
 
     Args:
-        positions: The position in each prompt.
-        lengths: The number of tokens of each prompt.
-
-    Raises:
-        ValueError: There are not as many positions as prompts.
-        IndexError: A prompt has no such position.
+        ranges: The positions of each prompt.
+        lengths: The length of each prompt's sequence.
+        ragged: Whether prompts may keep different numbers of rows.
     """
 
-    ragged = False
+    def __init__(
+        self, ranges: Sequence[Ranges], lengths: Sequence[Length], ragged: bool = True
+    ) -> None:
+        self.ragged = ragged
+        self._ranges = [
+            both(own, (Range(0, length.run),)) for own, length in zip(ranges, lengths, strict=True)
+        ]
+        self._prompts = [length.prompt for length in lengths]
+        self._offsets = [0]
+        for number in self.counts():
+            self._offsets.append(self._offsets[-1] + number)
 
-    def __init__(self, positions: Sequence[int], lengths: Sequence[int]) -> None:
-        if len(positions) != len(lengths):
-            raise ValueError(f"there are {len(positions)} positions for {len(lengths)} prompts")
-        pairs = list(zip(positions, lengths, strict=True))
-        for prompt, (position, length) in enumerate(pairs):
-            if not -length <= position < length:
-                raise IndexError(f"prompt {prompt} has {length} tokens and no position {position}")
-        self._positions = [position % length for position, length in pairs]
-
-    def is_last(self, lengths: Sequence[int]) -> bool:
-        """Return whether the last position of every prompt is selected."""
-        return all(p == length - 1 for p, length in zip(self._positions, lengths, strict=True))
-
-    def counts(self) -> list[int]:
-        return [1] * len(self._positions)
-
-    def pick(self, spans: Sequence[Span]) -> Picked:
-        rows, targets = [], []
-        for prompt, start, first, count in spans:
-            within = self._positions[prompt] - first
-            if 0 <= within < count:
-                rows.append(start + within)
-                targets.append(prompt)
-        return Picked(rows, targets, [1] * len(rows))
-
-
-class Where(Selection):
-    """`Where` selects the positions where a mask is true.
-
-    Args:
-        masks: ``[tokens]`` for each prompt.
-    """
-
-    ragged = True
-
-    def __init__(self, masks: Sequence[Tensor]) -> None:
-        self._masks = masks
-        kept = torch.tensor(self.counts())
-        self._offsets = (kept.cumsum(0) - kept).tolist()
+    @property
+    def is_last(self) -> bool:
+        """Return whether no position is selected but the last of a step."""
+        pairs = zip(self._ranges, self._prompts, strict=True)
+        return all(start >= prompt - 1 for own, prompt in pairs for start, _ in own)
 
     def counts(self) -> list[int]:
-        return [int(mask.sum()) for mask in self._masks]
+        return [sum(stop - start for start, stop in own) for own in self._ranges]
+
+    def counts_of(self, run: Sequence[int]) -> list[int]:
+        """Return the number of rows kept of each prompt when ``run`` of its tokens are run."""
+        return [count(own, tokens) for own, tokens in zip(self._ranges, run, strict=True)]
 
     def pick(self, spans: Sequence[Span]) -> Picked:
         rows: list[int] = []
         targets: list[int] = []
-        for prompt, start, first, count in spans:
-            mask = self._masks[prompt]
-            before = self._offsets[prompt] + int(mask[:first].sum())
-            within = mask[first : first + count].nonzero()[:, 0] + start
-            rows += within.tolist()
-            targets += range(before, before + len(within))
-        return Picked(rows, targets, [1] * len(rows))
+        counts: list[int] = []
+        for prompt, row, first, length in spans:
+            target, end = self._offsets[prompt], first + length
+            for start, stop in self._ranges[prompt]:
+                if start >= end:
+                    break
+                begin, over = max(start, first), min(stop, end)
+                if begin < over:
+                    rows.append(row + begin - first)
+                    targets.append(target + begin - start)
+                    counts.append(over - begin)
+                target += stop - start
+        return Picked(rows, targets, counts)
 
 
-class All(Selection):
-    """`All` selects every position.
-
-    Args:
-        lengths: The number of tokens of each prompt.
-    """
-
-    ragged = True
-
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self._lengths = list(lengths)
-        self._offsets = [0]
-        for length in lengths:
-            self._offsets.append(self._offsets[-1] + length)
-
-    def counts(self) -> list[int]:
-        return self._lengths
-
-    def pick(self, spans: Sequence[Span]) -> Picked:
-        return Picked(
-            [span.start for span in spans],
-            [self._offsets[span.prompt] + span.first for span in spans],
-            [span.length for span in spans],
-        )
-
-
-class Mean(Selection):
-    """`Mean` selects the mean over every position, in float32.
+class OfPrompt(Selection):
+    """`OfPrompt` is the base of selections that make one row of a whole prompt.
 
     Args:
         lengths: The number of tokens of each prompt.
@@ -203,12 +201,23 @@ class Mean(Selection):
     def counts(self) -> list[int]:
         return [1] * len(self.lengths)
 
+    def within(self, spans: Sequence[Span]) -> Sequence[Span]:
+        clipped = (
+            span._replace(length=min(span.length, self.lengths[span.prompt] - span.first))
+            for span in spans
+        )
+        return [span for span in clipped if span.length > 0]
+
     def pick(self, spans: Sequence[Span]) -> Picked:
         counts = [span.length for span in spans]
         return Picked([span.start for span in spans], [0] * len(spans), counts)
 
 
-class Apply(Selection):
+class Mean(OfPrompt):
+    """`Mean` selects the mean over every position of the prompt, in float32."""
+
+
+class Apply(OfPrompt):
     """`Apply` keeps what a function returns for a prompt's value.
 
     Args:
@@ -217,63 +226,52 @@ class Apply(Selection):
         lengths: The number of tokens of each prompt.
     """
 
-    ragged = False
-
     def __init__(self, function: Callable[[Tensor], Tensor], lengths: Sequence[int]) -> None:
+        super().__init__(lengths)
         self.function = function
-        self.lengths = list(lengths)
-
-    def counts(self) -> list[int]:
-        return [1] * len(self.lengths)
-
-    def pick(self, spans: Sequence[Span]) -> Picked:
-        return Picked([], [], [])
 
 
-def selection(positions: Positions, lengths: Sequence[int]) -> Selection:
+def selection(positions: Positions, lengths: Sequence[Length], steps: Steps = None) -> Selection:
     """Return the selection that a caller means by ``positions``.
 
     Args:
-        positions: ``"last"``, ``"all"``, ``"mean"``, a position, a position or a mask of
-            ``[tokens]`` for each prompt, or a function of the value.
-        lengths: The number of tokens of each prompt.
+        positions: ``"last"``, ``"all"``, ``"prompt"``, ``"generated"``, ``"mean"``, a position;
+            for each prompt a position, several, or a mask of ``[tokens]``; or a function of the
+            value.
+        lengths: The length of each prompt's sequence.
+        steps: The steps to keep them of, as `of_steps` takes them.
 
     Raises:
         IndexError: A prompt has no such position.
         ValueError: ``positions`` is another word, has another length than the prompts, or holds a
-            mask of another length than its prompt.
-        TypeError: ``positions`` is none of these kinds.
+            mask of another length than its prompt; or ``steps`` are not valid.
+        TypeError: ``positions`` or ``steps`` are none of these kinds.
     """
-    if isinstance(positions, str):
-        if positions == "last":
-            return At([-1] * len(lengths), lengths)
-        if positions in ("all", "mean"):
-            return All(lengths) if positions == "all" else Mean(lengths)
+    if positions == "mean" or (callable(positions) and not isinstance(positions, Tensor)):
+        if steps is not None:
+            raise ValueError("a mean or a function is of the whole prompt; leave steps out")
+        prompts = [length.prompt for length in lengths]
+        return Apply(positions, prompts) if callable(positions) else Mean(prompts)
+    if isinstance(positions, str) and positions not in WORDS:
         raise ValueError(f"{positions!r} is no choice of positions; write {_CHOICES}")
-    if hasattr(positions, "tolist"):  # of a tensor or an array
-        positions = positions.tolist()
-    if isinstance(positions, int) and not isinstance(positions, bool):
-        return At([positions] * len(lengths), lengths)
-    if callable(positions):
-        return Apply(positions, lengths)
-    if not isinstance(positions, Sequence):
+    if isinstance(positions, bool) or not isinstance(positions, int | Sequence | Tensor):
         raise TypeError(f"positions are {_CHOICES}, not a {type(positions).__name__}")
-    each = [torch.as_tensor(one).cpu() for one in positions]
-    if each and all(_is_position(one) for one in each):
-        return At([int(one) for one in each], lengths)
-    if len(each) != len(lengths):
-        raise ValueError(f"there are {len(each)} masks for {len(lengths)} prompts")
-    masks = [mask.bool() for mask in each]
-    for prompt, (mask, length) in enumerate(zip(masks, lengths, strict=True)):
-        if mask.shape != (length,):
-            raise ValueError(
-                f"the mask of prompt {prompt} has shape {tuple(mask.shape)}, and the prompt "
-                f"{length} tokens"
-            )
-    return Where(masks)
+    each = zip(of_each(positions, lengths), lengths, strict=True)
+    chosen = [both(own, of_steps(steps, length)) for own, length in each]
+    return Kept(chosen, lengths, ragged=not _one_each(positions, steps, lengths))
 
 
-def _is_position(given: Tensor) -> bool:
-    """Return whether ``given`` is one integer, and not a truth value."""
-    whole = not (given.dtype == torch.bool or given.is_floating_point() or given.is_complex())
-    return given.ndim == 0 and whole
+def _one_each(positions: Positions, steps: Steps, lengths: Sequence[Length]) -> bool:
+    """Return whether each prompt is sure to keep one row, whenever its generation ends."""
+    if steps not in (None, 0):
+        return False
+    if positions == "last":
+        return steps == 0 or all(length.run == length.prompt for length in lengths)
+    listed = positions.tolist() if hasattr(positions, "tolist") else positions
+    if isinstance(listed, int):
+        return True
+    return (
+        isinstance(listed, Sequence)
+        and not isinstance(listed, str)
+        and all(torch.as_tensor(one).ndim == 0 for one in listed)
+    )

@@ -9,7 +9,7 @@ research are the same on both, and are defined here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,11 +21,16 @@ from tqdm.auto import tqdm
 from nnterp import families
 from nnterp.collecting.collected import Collected
 from nnterp.collecting.request import wanted_places
-from nnterp.collecting.selections import Positions, Selection
+from nnterp.collecting.selections import selection
+from nnterp.editing.request import resolved
 from nnterp.engines.multimodal import with_multimodal
 from nnterp.engines.prompts import token_ids
+from nnterp.engines.runs import Job, Outcome, Run
 from nnterp.engines.survey import part, survey
 from nnterp.errors import UnsupportedFamily, did_you_mean
+from nnterp.records.edits import Edit
+from nnterp.records.positions import Length, Positions
+from nnterp.records.reads import Read
 from nnterp.sites.base import find_module
 from nnterp.sites.choice import FromFamily
 from nnterp.sites.primitive import FirstArgument, Output
@@ -37,6 +42,12 @@ from nnterp.vocabulary import values
 from nnterp.vocabulary.names import Place
 from nnterp.vocabulary.support import Support
 from nnterp.vocabulary.values import Value
+
+#: What a caller may give for prompts.
+Prompts = Iterable[str | Sequence[int] | Sequence[Mapping[str, Any]] | Tensor] | Mapping[str, Any]
+
+#: What a caller may give for edits: those of every prompt, or for each prompt its own.
+Edits = Sequence[Edit] | Sequence[Sequence[Edit]]
 
 #: The number of prompts from which a progress bar is shown; fewer are done before it can be read.
 BAR_FROM = 64
@@ -52,7 +63,10 @@ class Standardized(StandardEnvoy):
         norm: The norm after the last block.
         lm_head: The output projection.
         tokenizer: The tokenizer.
+        vectors: Vectors by name, for edits to name.
     """
+
+    vectors: dict[str, Tensor]
 
     family: ModuleType
     layers: Any
@@ -78,6 +92,8 @@ class Standardized(StandardEnvoy):
         self.family = families.find(family, self._config, self.engine_adapter.engine)
         self._added_rename = dict(rename or {})
         self._added_envoys = dict(envoys or {})
+        self.vectors = {}
+        self._row_shapes: dict[Place, tuple[int, ...]] = {}
         return {
             "rename": {**with_multimodal(self.family.RENAME), **self._added_rename},
             # nnsight takes the first key that fits a module, so the user's own keys come first.
@@ -235,10 +251,11 @@ class Standardized(StandardEnvoy):
 
     def collect(
         self,
-        prompts: Iterable[str | Sequence[int] | Sequence[Mapping[str, Any]] | Tensor]
-        | Mapping[str, Any],
+        prompts: Prompts,
         values: Mapping[str, Positions],
         *,
+        edits: Edits = (),
+        max_tokens: int = 1,
         batch_size: int | None = None,
         progress: bool | None = None,
         lora_request: Any = None,
@@ -254,10 +271,14 @@ class Standardized(StandardEnvoy):
         Args:
             prompts: Texts, token ids, chats, or the output of a tokenizer.
             values: For each value's name, ``*`` standing for every block, the positions to
-                keep: ``"last"``, ``"all"``, ``"mean"`` (in float32), a position such as
-                ``0`` or ``-2``, a position for each prompt, a mask of ``[tokens]`` for each,
-                or a function that takes the value, in the layout of a trace with batch 1, and
-                returns a tensor of one shape for all prompts.
+                keep: ``"last"``, ``"all"``, ``"prompt"``, ``"generated"``, ``"mean"`` (over the
+                prompt, in float32), a position such as ``0`` or ``-2``; for each prompt a
+                position, several, or a mask of ``[tokens]``; or a function that takes the value,
+                in the layout of a trace with batch 1, and returns a tensor of one shape for all
+                prompts.
+            edits: What is changed meanwhile, as `run` takes it.
+            max_tokens: The number of tokens to generate, greedily. Values are kept of the prompt
+                and of each of them but the last.
             batch_size: The most prompts at a time. The default is as many as make a good forward on
                 transformers, and as vLLM keeps waiting.
             progress: Whether to show a progress bar; by default for more than a few prompts.
@@ -265,43 +286,158 @@ class Standardized(StandardEnvoy):
                 one for all, or a list with one or None for each.
 
         Returns:
-            By name, a tensor ``[prompts, ...]``, or, where prompts keep different numbers of
-            positions (``"all"``, masks), a `Ragged`.
+            By name, a tensor ``[prompts, ...]``, or, where prompts may keep different numbers of
+            positions (``"all"``, masks, ``"last"`` of several steps), a `Ragged`.
 
         Raises:
             Unavailable: A value is not served here.
             ValueError: A name is no value's, positions are not valid, or it is called in a block.
             RuntimeError: A function failed on vLLM; the message names the error.
         """
-        require_outside_blocks("collect")
-        ids = token_ids(self.tokenizer, prompts)
-        wanted = wanted_places(self, values, [len(prompt) for prompt in ids])
-        shown = len(ids) >= BAR_FROM if progress is None else progress
-        disabled = not shown or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-        with tqdm(total=len(ids), desc="Collecting", unit="prompt", disable=disabled) as bar:
-            rows = self._gather(ids, wanted, batch_size, bar.update, lora_request)
-            return Collected.of(wanted, rows)
+        if not values:
+            raise ValueError("no value is asked for; write {'layers.0.layer_output': 'last'}")
+        return self._run(
+            "collect",
+            prompts,
+            [Read(name, positions) for name, positions in values.items()],
+            edits,
+            max_tokens,
+            False,
+            batch_size,
+            progress,
+            lora_request,
+            {},
+        ).values
 
-    def _gather(
+    def run(
         self,
-        ids: Sequence[list[int]],
-        wanted: Mapping[Place, Selection],
-        batch_size: int | None,
-        advance: Callable[[int], Any],
-        lora_request: Any,
-    ) -> Mapping[Place, Tensor]:
-        """Run the prompts ``ids`` and keep what is ``wanted``.
+        prompts: Prompts,
+        *,
+        reads: Sequence[Read] = (),
+        edits: Edits = (),
+        max_tokens: int = 1,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        lora_request: Any = None,
+        **settings: Any,
+    ) -> Run:
+        """Generate from prompts, with reads and edits of the model's inside given as data.
+
+        They are made for all prompts of a forward at once, so this is much faster than a trace for
+        each. Every prompt may have edits of its own::
+
+            steered = model.run(
+                texts, edits=[Add("layers.6.layer_output", vector, factor=4.0)], max_tokens=20
+            )
+            steered.texts
+
+            swept = model.run(
+                [corrupted] * len(model.layers),
+                reads=[Read("logits")],
+                edits=[
+                    [Replace(f"layers.{i}.layer_output", clean[i], positions=4)]
+                    for i in range(len(model.layers))
+                ],
+            )
+            swept["logits"]  # [prompts, vocab]
 
         Args:
-            ids: The token ids of each prompt.
-            wanted: The selection at each place.
-            batch_size: The most prompts at a time, or None.
-            advance: Called with the number of prompts that are done, every few.
-            lora_request: On vLLM, the adapters of the prompts.
+            prompts: Texts, token ids, chats, or the output of a tokenizer.
+            reads: What to keep.
+            edits: What to change, in order: edits of every prompt, or for each prompt a list of its
+                own. A read of an edited value has the edits.
+            max_tokens: The most tokens to generate for each prompt, greedily unless ``settings``
+                say otherwise.
+            batch_size: The most prompts at a time. The default is as many as make a good forward on
+                transformers, and as vLLM keeps waiting.
+            progress: Whether to show a progress bar; by default for more than a few prompts.
+            lora_request: On vLLM, the adapter that the prompts run with, as ``trace`` takes it:
+                one for all, or a list with one or None for each.
+            **settings: Further settings of the generation, as vLLM's ``SamplingParams`` or
+                transformers' ``generate`` call them.
 
         Returns:
-            The rows kept at each place, ``[rows, ...]``.
+            The texts and tokens that were generated, and what was read, in the order of the
+            prompts.
+
+        Raises:
+            Unavailable: A value is not served here.
+            ValueError: A name is no value's or vector's, a value is read-only, a vector has the
+                wrong width, positions are not valid, or it is called in a block.
+            IndexError: A block, a head or a position of a prompt does not exist.
+            TypeError: An edit does not suit its value, or a setting is none.
+            RuntimeError: A function failed on vLLM; the message names the error.
         """
+        return self._run(
+            "run",
+            prompts,
+            reads,
+            edits,
+            max_tokens,
+            True,
+            batch_size,
+            progress,
+            lora_request,
+            settings,
+        )
+
+    def _run(
+        self,
+        caller: str,
+        prompts: Prompts,
+        reads: Sequence[Read],
+        edits: Edits,
+        max_tokens: int,
+        generates: bool,
+        batch_size: int | None,
+        progress: bool | None,
+        lora_request: Any,
+        settings: Mapping[str, Any],
+    ) -> Run:
+        """Check what `run` or `collect` is given, and do it."""
+        require_outside_blocks(caller)
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens is the number to generate, 1 at least, not {max_tokens}")
+        ids = token_ids(self.tokenizer, prompts)
+        lengths = [Length(len(own), len(own) + max_tokens - 1) for own in ids]
+        wanted = wanted_places(self, reads, lengths)
+        changes = resolved(self, edits, lengths)
+        shown = len(ids) >= BAR_FROM if progress is None else progress
+        disabled = not shown or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+        said = "Running" if generates else "Collecting"
+        with tqdm(total=len(ids), desc=said, unit="prompt", disable=disabled) as bar:
+            job = Job(
+                ids,
+                max_tokens,
+                generates,
+                wanted,
+                changes,
+                batch_size,
+                bar.update,
+                lora_request,
+                settings,
+            )
+            rows, tokens, texts = self._do(job)
+        run = [len(own) + len(new) - 1 for own, new in zip(ids, tokens, strict=True)]
+        return Run(list(texts), list(tokens), Collected.of(wanted, rows, run))
+
+    def row_shapes(self, at: Sequence[Place]) -> Mapping[Place, tuple[int, ...]]:
+        """Return the shape of one position's row of the value at each place.
+
+        They are found by running one token, once for each place: ``(hidden,)`` for a stream,
+        ``(heads, head_dim)`` for queries.
+        """
+        unknown = [place for place in at if place not in self._row_shapes]
+        if unknown:
+            every = [Length(1, 1)]
+            last = selection("last", every)
+            job = Job([[0]], 1, False, dict.fromkeys(unknown, last), {}, None, int, None, {})
+            rows = self._do(job).rows
+            self._row_shapes |= {place: tuple(rows[place].shape[1:]) for place in unknown}
+        return self._row_shapes
+
+    def _do(self, job: Job) -> Outcome:
+        """Run the prompts of ``job``, with its edits, and keep what it wants."""
         raise NotImplementedError
 
     def steer(

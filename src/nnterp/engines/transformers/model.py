@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import update_wrapper
 from typing import Any
 
@@ -15,16 +15,14 @@ from nnsight.tracing.tracer import _saves, mark
 from torch import Tensor
 
 from nnterp.advice import known_wrong, measured
-from nnterp.collecting.batch import InMemory, gather_batch
-from nnterp.collecting.gather import Gather
-from nnterp.collecting.selections import Selection, Span
 from nnterp.engines.arguments import of_transformers, of_wrapped, require_known
 from nnterp.engines.config import read_config
 from nnterp.engines.prompts import holds_chats, require_template
+from nnterp.engines.runs import Job, Outcome
 from nnterp.engines.standardized import Standardized
-from nnterp.engines.transformers.batches.batching import rule
 from nnterp.engines.transformers.batches.invokes import InvokeBlock, Invokes
 from nnterp.engines.transformers.envoys.envoy import TransformersEnvoy
+from nnterp.engines.transformers.runs import BatchRuns
 from nnterp.lifetime import Reading
 from nnterp.sites.mapped import next_token_probabilities, softmax_of_last
 from nnterp.sites.primitive import OutputField
@@ -35,14 +33,10 @@ from nnterp.tracing.saves import holds_saved, warn_of_unnamed
 from nnterp.tracing.standard_value import StandardValue
 from nnterp.tracing.steps import StepTracer, end_loops
 from nnterp.vocabulary import values
-from nnterp.vocabulary.names import Place
 
 _LOGITS = OutputField("logits")
 
 gradients.install()
-
-#: The number of tokens, padding included, that `collect` puts in a forward.
-_FORWARD = 4096
 
 
 class FromLogits(StandardValue):
@@ -158,55 +152,14 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
 
         return run if isinstance(fn, str) else update_wrapper(run, fn)
 
-    def _gather(
-        self,
-        ids: Sequence[list[int]],
-        wanted: Mapping[Place, Selection],
-        batch_size: int | None,
-        advance: Callable[[int], Any],
-        lora_request: Any,
-    ) -> Mapping[Place, Tensor]:
-        if lora_request is not None:
+    def _do(self, job: Job) -> Outcome:
+        if job.lora_request is not None:
             raise TypeError(
                 "lora_request is vLLM's; on transformers an adapter is part of the model: load it "
                 "with StandardizedTransformer(..., peft='path/of/the/adapter'), or call "
                 "model.load_adapter('path/of/the/adapter') before, and with None after"
             )
-        gather = Gather(wanted, InMemory())
-        # Prompts of similar length share a batch, so that there is little padding. The longest go
-        # first, so that the memory that is needed shows at once.
-        order = sorted(range(len(ids)), key=lambda prompt: -len(ids[prompt]))
-        while order:
-            width = len(ids[order[0]])
-            alone = rule(self, "ALONE", width) is not None
-            count = 1 if alone else batch_size or max(1, _FORWARD // width)
-            batch, order = order[:count], order[count:]
-            self._gather_from([ids[prompt] for prompt in batch], batch, width, gather)
-            advance(len(batch))
-        return gather.results()
-
-    def _gather_from(
-        self, ids: Sequence[list[int]], prompts: Sequence[int], width: int, gather: Gather
-    ) -> None:
-        """Run a forward over ``ids``, padded to ``width`` on the right, where no token sees it."""
-        tokens = torch.zeros(len(ids), width, dtype=torch.long)
-        mask = torch.zeros_like(tokens)
-        for row, prompt in enumerate(ids):
-            tokens[row, : len(prompt)] = torch.tensor(prompt)
-            mask[row, : len(prompt)] = 1
-        gather.enter(
-            [
-                Span(prompt, row * width, 0, len(own))
-                for row, (prompt, own) in enumerate(zip(prompts, ids, strict=True))
-            ]
-        )
-        inputs = {"input_ids": tokens, "attention_mask": mask}
-        with torch.no_grad(), self.trace(inputs, use_cache=False) as tracer:
-            for place in gather.wanted:
-                value = values.LOGITS if place.value is values.NEXT_TOKEN_PROBS else place.value
-                tensor = getattr(self.host_of(value, place.layer or 0), value.name)
-                gather_batch(gather, place, tensor)
-            tracer.stop()
+        return BatchRuns(self, job).outcome()
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
         project = self.get(getattr(self.family, "HEAD", "lm_head"))

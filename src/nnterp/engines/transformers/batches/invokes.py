@@ -23,8 +23,8 @@ from torch import Tensor
 from nnterp.engines.transformers.batches.batching import Padding, assemble
 from nnterp.errors import Unavailable
 from nnterp.lifetime import copied
-from nnterp.tracing.edit import Edit
 from nnterp.tracing.open_values import OpenValues
+from nnterp.tracing.swap import Swap
 from nnterp.vocabulary.values import Value
 
 
@@ -68,7 +68,7 @@ class Invokes(Batcher):
         if isinstance(edited, Look):
             edited.found = full
             return full
-        if not isinstance(edited, Edit):
+        if not isinstance(edited, Swap):
             return super().widen(full, group, edited)
         if not self.batching or group is None:
             return edited.after

@@ -19,9 +19,9 @@ from torch import Tensor
 from nnterp.engines.transformers.batches.invokes import Invokes, Look, invoke_part, with_part
 from nnterp.lifetime import Reading, copied
 from nnterp.sites.base import Site
-from nnterp.tracing.edit import Edit
 from nnterp.tracing.engine_adapter import EngineAdapter
 from nnterp.tracing.envoy import StandardEnvoy
+from nnterp.tracing.swap import Swap
 from nnterp.vocabulary.values import Engine, Value
 
 
@@ -77,7 +77,7 @@ class LiveTensors(EngineAdapter):
 
     def edit(self, before: Any, after: Any) -> Any:
         batcher = Mediator.current("batch").interleaver.batcher
-        return Edit(before, after) if isinstance(batcher, Invokes) else after
+        return Swap(before, after) if isinstance(batcher, Invokes) else after
 
     def unavailable_now(self, value: Value) -> str | None:
         return None

@@ -6,7 +6,7 @@ import inspect
 import os
 import pickle
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from nnterp.advice import known_wrong, measured
 from nnterp.collecting.request import require_served
-from nnterp.collecting.selections import Selection
 from nnterp.engines.arguments import of_vllm, require_known
 from nnterp.engines.config import read_config
 from nnterp.engines.prompts import texts_or_ids
 from nnterp.engines.registry import registered
+from nnterp.engines.runs import Job, Outcome
 from nnterp.engines.standardized import BAR_FROM
 from nnterp.engines.vllm.client import merge_saves, preflight
 from nnterp.engines.vllm.client.by_name import ByNameInterleaver
@@ -44,16 +44,17 @@ from nnterp.engines.vllm.transport.address import Address
 from nnterp.engines.vllm.transport.keys import (
     ADDRESS_KEY,
     BLOCK_KEY,
-    COLLECT_KEY,
+    RUN_KEY,
     TREE_KEY,
 )
+from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.engines.vllm.transport.tree import pack_tree
 from nnterp.engines.vllm.tree import ModuleTree, VLLMVocabulary
 from nnterp.sites.two_part import locations
 from nnterp.tracing.saves import warn_of_unnamed
-from nnterp.vocabulary.names import Place, places
+from nnterp.vocabulary.names import places
 
-#: The most prompts of a `collect` that wait in the engine at a time.
+#: The most prompts of a run that wait in the engine at a time.
 _WAITING = 2048
 
 
@@ -241,58 +242,75 @@ class StandardizedVLLM(VLLMVocabulary):
         self._collect(mediators, outputs)
         return outputs
 
-    def _gather(
-        self,
-        ids: Sequence[list[int]],
-        wanted: Mapping[Place, Selection],
-        batch_size: int | None,
-        advance: Callable[[int], Any],
-        lora_request: Any,
-    ) -> Mapping[Place, Tensor]:
-        """Run a `collect` in the engine, and return the rows that it kept at each place."""
-        from vllm import SamplingParams
-
+    def _do(self, job: Job) -> Outcome:
         if self._async_engine:
-            raise NotImplementedError("collect needs an engine loaded without mode='async'")
+            raise NotImplementedError("this needs an engine loaded without mode='async'")
+        from nnterp.engines.vllm.client.engine import salted
+
+        sampling = self._sampling(job)
         if not self.dispatched:
             self.dispatch()
-        adapters = adapters_of(lora_request, len(ids))
+        adapters = adapters_of(job.lora_request, len(job.ids))
         engine = self.vllm_entrypoint.llm_engine
         name = uuid.uuid4().hex
-        lengths = [len(prompt) for prompt in ids]
-        names = [str(place) for place in wanted]
-        plan = dumps((names, list(wanted.values()), lengths, torch.cuda.is_available()))
-        engine.collective_rpc("begin_collect", args=(name, plan))
+        plan = Plan(
+            {str(place): kept for place, kept in job.wanted.items()},
+            {str(place): own for place, own in job.changes.items()},
+            [length.run for length in job.lengths],
+            torch.cuda.is_available(),
+        )
+        edited = {prompt for own in job.changes.values() for prompt in own}
+        engine.collective_rpc("begin_run", args=(name, dumps(plan)))
+        tokens: list[list[int]] = [[] for _ in job.ids]
+        texts = [""] * len(job.ids)
         complete = False
         try:
-            engine.advance = advance
-            for batch in batches(adapters, batch_size or _WAITING):
-                params = [
-                    SamplingParams(
-                        temperature=0.0,
-                        max_tokens=1,
-                        detokenize=False,
-                        skip_reading_prefix_cache=True,
-                        extra_args={COLLECT_KEY: [name, prompt]},
-                    )
-                    for prompt in batch
-                ]
-                prompts = [{"prompt_token_ids": ids[prompt]} for prompt in batch]
-                self.vllm_entrypoint.generate(
-                    prompts,
-                    params,
+            engine.advance = job.advance
+            for batch in batches(adapters, job.batch_size or _WAITING):
+                prompts = [{"prompt_token_ids": job.ids[prompt]} for prompt in batch]
+                outputs = self.vllm_entrypoint.generate(
+                    [
+                        salted(ids) if prompt in edited else ids
+                        for prompt, ids in zip(batch, prompts, strict=True)
+                    ],
+                    [sampling(extra_args={RUN_KEY: [name, prompt]}) for prompt in batch],
                     lora_request=[adapters[prompt] for prompt in batch],
                     use_tqdm=False,
                 )
+                for prompt, output in zip(batch, outputs, strict=True):
+                    tokens[prompt] = list(output.outputs[0].token_ids)
+                    texts[prompt] = output.outputs[0].text
             complete = True
         finally:
             engine.advance = None
-            answers = engine.collective_rpc("end_collect", args=(name, complete))
+            answers = engine.collective_rpc("end_run", args=(name, complete))
         found: dict[str, Tensor] = {}
         for results, error in (pickle.loads(answer) for answer in answers if answer):
             raise_deferred(error)
             found |= results
-        return {place: found[str(place)] for place in wanted if str(place) in found}
+        rows = {place: found[str(place)] for place in job.wanted if str(place) in found}
+        return Outcome(rows, tokens, texts)
+
+    def _sampling(self, job: Job) -> Callable[..., Any]:
+        """Return a function that makes the sampling params of a request of ``job``.
+
+        Raises:
+            TypeError: A setting is none of vLLM's.
+            ValueError: Several sequences of a prompt are asked for.
+        """
+        from vllm import SamplingParams
+
+        settings = {"temperature": 0.0, **self._sampling_kwargs(dict(job.settings))}
+        require_settings(settings, tuple(inspect.signature(SamplingParams).parameters))
+        if settings.get("n", 1) != 1:
+            raise ValueError("a run has one sequence of each prompt; for more, name it repeatedly")
+        return partial(
+            SamplingParams,
+            max_tokens=job.max_tokens,
+            detokenize=job.generates,
+            skip_reading_prefix_cache=bool(job.wanted or job.changes),
+            **settings,
+        )
 
     @staticmethod
     def _shows_progress(requests: int) -> bool:

@@ -18,9 +18,9 @@ from torch import Tensor
 from nnterp.errors import Unavailable
 from nnterp.lifetime import copied, outside_inference_mode
 from nnterp.sites.base import Site
-from nnterp.tracing.edit import Edit
 from nnterp.tracing.engine_adapter import EngineAdapter
 from nnterp.tracing.envoy import StandardEnvoy
+from nnterp.tracing.swap import Swap
 from nnterp.vocabulary.values import Engine, Value
 
 #: The attribute of an attention envoy that counts the heads of an axis, by the axis's name.
@@ -98,11 +98,10 @@ class PrivateRows(EngineAdapter):
         return served
 
     def restore(self, view: Tensor, like: Tensor, value: Value) -> Tensor:
-        heads_first = value.axes[1] in HEAD_COUNTS
-        return (view.transpose(1, 2) if heads_first else view).reshape(like.shape)
+        return as_passed(view, like, value)
 
     def edit(self, before: Any, after: Any) -> Any:
-        return Edit(before, after)
+        return Swap(before, after)
 
     def unavailable_now(self, value: Value) -> str | None:
         if "vllm" not in value.prefill_only_on:
@@ -154,3 +153,9 @@ def batched(rows: Tensor, value: Value, host: StandardEnvoy) -> Tensor:
             heads = rows.view(rows.shape[0], getattr(host, count), -1)
             return (heads.transpose(0, 1) if axes.index(axis) == 1 else heads)[None]
     return rows[None]
+
+
+def as_passed(layout: Tensor, like: Tensor, value: Value) -> Tensor:
+    """Return a value, laid out as `batched` does, in the shape of its origin, ``like``."""
+    heads_first = value.axes[1] in HEAD_COUNTS
+    return (layout.transpose(1, 2) if heads_first else layout).reshape(like.shape)

@@ -18,8 +18,8 @@ ADDRESS_KEY = "nnterp_caller"
 BLOCK_KEY = "nnsight_mediator"
 EDITS_KEY = "nnsight_edits"
 
-#: In a request's ``extra_args``: its collector's id and its prompt's index.
-COLLECT_KEY = "nnterp_collect"
+#: In a request's ``extra_args``: its run's id and its prompt's index.
+RUN_KEY = "nnterp_run"
 
 #: In an error that stands for no failure: warnings to issue in the caller's process.
 WARNINGS_KEY = "nnterp_warnings"

@@ -17,14 +17,15 @@ from nnsight.intervention.batching import BatchGroup
 from nnsight.modeling.vllm.batching import VLLMBatcher
 from torch import Tensor
 
+from nnterp.collecting.selections import Rows
 from nnterp.engines.vllm.envoys.adapter import (
     StepContent,
     batched,
 )
 from nnterp.lifetime import copied, outside_inference_mode
 from nnterp.sites.base import Site
-from nnterp.tracing.edit import Edit
 from nnterp.tracing.envoy import StandardEnvoy
+from nnterp.tracing.swap import Swap
 from nnterp.vocabulary.values import Value
 
 
@@ -124,40 +125,48 @@ class RowBatcher(VLLMBatcher):
         """Return ``full`` with the rows of ``group`` as ``edited`` has them, or refuse a misfit."""
         if group is not None:
             self._edited.add(group[0])
-        if isinstance(edited, Edit):
-            return self._merge(full, group, edited.before, edited.after)
+        rows = None if group is None else Rows([group[0]], [group[1]])
+        if isinstance(edited, Swap):
+            return self.merged(full, rows, edited.before, edited.after)
         # An assignment to one of nnsight's own handles swaps in whatever it is given.
         own = self.narrow(full, group)
         misfit = _misfit(own, edited)
         if misfit is not None:
             raise RefusedSplice(misfit)
-        return self._merge(full, group, own, edited)
+        return self.merged(full, rows, own, edited)
 
-    def _merge(self, full: Any, group: BatchGroup, before: Any, after: Any) -> Any:
-        """Return ``full`` with the request's part changed from ``before`` to ``after``."""
+    def merged(self, full: Any, rows: Rows | None, before: Any, after: Any) -> Any:
+        """Return ``full`` with the part of some rows changed from ``before`` to ``after``.
+
+        Args:
+            full: What the step holds at the location.
+            rows: The rows; None where nothing is known of them.
+            before: The content of these rows before an edit.
+            after: The same after it; tensors that were not edited are the same objects.
+        """
         if before is after:
             return full
         if isinstance(full, Tensor):
-            return self._write_rows(full, group, after)
+            return self._write_rows(full, rows, after)
         if isinstance(full, dict):
-            return {key: self._merge(full[key], group, before[key], after[key]) for key in full}
+            return {key: self.merged(full[key], rows, before[key], after[key]) for key in full}
         if not isinstance(full, (tuple, list)):
             return after
         parts = zip(full, before, after, strict=True)
-        merged = [self._merge(part, group, *sides) for part, *sides in parts]
+        merged = [self.merged(part, rows, *sides) for part, *sides in parts]
         return full._make(merged) if hasattr(full, "_make") else type(full)(merged)
 
-    def _write_rows(self, full: Tensor, group: BatchGroup, rows: Tensor) -> Tensor:
-        """Return the location's one copy of ``full``, with ``rows`` in place of the request's."""
+    def _write_rows(self, full: Tensor, rows: Rows | None, new: Tensor) -> Tensor:
+        """Return the location's one copy of ``full``, with ``new`` in place of ``rows``."""
         axis = self._token_dim(full)
-        if axis is None or group is None:
+        if axis is None or rows is None:
             raise ValueError(
                 f"a value of shape {tuple(full.shape)} holds no rows of this request to edit"
             )
         if not any(full is copy for copy in self._copies):
             full = copied(full)
             self._copies.append(full)
-        full.narrow(axis, *group).copy_(rows)
+        rows.put(new, full, axis)
         return full
 
 

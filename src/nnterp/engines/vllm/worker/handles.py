@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nnterp.engines.vllm.worker.batcher import RowBatcher
 from nnterp.lifetime import copied, outside_inference_mode
-from nnterp.tracing.edit import Edit
+from nnterp.tracing.swap import Swap
 
 
 class PrivateHandle:
@@ -58,8 +58,8 @@ class PrivateHandle:
         """Return whether the block has changed any of the copies in place."""
         return any(version != own._version for own, version in self._versions)
 
-    def fn(self) -> Edit:
+    def fn(self) -> Swap:
         """Return the edit to swap in, to have the changes at the location."""
         changed = {id(own) for own, version in self._versions if version != own._version}
         after = apply(self.private, lambda own: own[...] if id(own) in changed else own, Tensor)
-        return Edit(self.private, after)
+        return Swap(self.private, after)

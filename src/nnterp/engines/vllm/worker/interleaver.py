@@ -1,8 +1,8 @@
-"""Interleaves blocks and collectors with a forward over the rows of a step."""
+"""Interleaves blocks and row consumers with a forward over the rows of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -26,14 +26,21 @@ class PrivateCache(Cache):
 
 
 class RowConsumer(Protocol):
-    """Takes rows out of a step without waiting for them as a block does."""
+    """Takes rows out of a step, or edits them, without waiting for them as a block does."""
 
-    def arrive(self, location: str, content: Any) -> None:
+    @property
+    def locations(self) -> Iterable[str]:
+        """Return the locations at which it is to be given what the step holds."""
+
+    def arrive(self, location: str, content: Any) -> Any:
         """Take some of what the step holds at ``location``.
 
         Args:
             location: The nnsight location.
             content: What arrived there, with every request's rows, and the heads of all ranks.
+
+        Returns:
+            What the model goes on with: ``content`` itself, unless it edits it.
         """
 
 
@@ -99,12 +106,22 @@ class RowInterleaver(VLLMInterleaver):
                 self.counts[provider] = self.counts.get(provider, 0) + 1
             return value
         value = self._serve(provider, value)
-        for consumer in self.row_consumers.get(provider, ()):
-            whole = value
-            if self.fragments is not None and self.fragments.fragmented(provider):
-                whole, _ = self.fragments.whole(provider, value)
-            consumer.arrive(provider, whole)
-        return value
+        consumers = self.row_consumers.get(provider)
+        return value if consumers is None else self._consume(provider, value, consumers)
+
+    def _consume(self, provider: str, value: Any, consumers: Sequence[RowConsumer]) -> Any:
+        """Give ``value`` to ``consumers``; return what the model goes on with."""
+        whole, split = value, None
+        if self.fragments is not None and self.fragments.fragmented(provider):
+            whole, split = self.fragments.whole(provider, value)
+        if provider not in self.parked:
+            self.batcher.arrive(())
+        content = whole
+        for consumer in consumers:
+            content = consumer.arrive(provider, content)
+        if content is whole:
+            return value
+        return content if split is None else split(content)
 
     def _serve(self, provider: str, value: Any) -> Any:
         """Serve ``value`` to the blocks that wait for it; return what the model goes on with."""

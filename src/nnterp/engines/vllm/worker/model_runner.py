@@ -1,4 +1,4 @@
-"""Runs blocks and collectors in vLLM's model runner, on a GPU or a CPU.
+"""Runs blocks, and runs of prompts with edits as data, in vLLM's model runner, on a GPU or a CPU.
 
 Blocks run in the worker, so the envoys they were written against have to be there: once vLLM has
 loaded the model, the runner builds around it the tree that the client built around its copy without
@@ -8,7 +8,7 @@ the batcher that serves private rows, and the worker of a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nnsight.intervention.serialization import loads
@@ -23,21 +23,24 @@ from nnterp.engines.vllm.load_isolation import classes_unchanged
 from nnterp.engines.vllm.transport import packing
 from nnterp.engines.vllm.transport.address import Address
 from nnterp.engines.vllm.transport.keys import ADDRESS_KEY, TREE_KEY
+from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.engines.vllm.transport.tree import unpack_tree
 from nnterp.engines.vllm.worker.answers import without_saves
 from nnterp.engines.vllm.worker.batcher import RowBatcher
 from nnterp.engines.vllm.worker.collector import Collector
 from nnterp.engines.vllm.worker.edited_cache import EditedBlocks
+from nnterp.engines.vllm.worker.editor import Editor
 from nnterp.engines.vllm.worker.forwards import NnsightForwards
 from nnterp.engines.vllm.worker.graphs import TwofoldGraphs
 from nnterp.engines.vllm.worker.interleaver import RowInterleaver
 from nnterp.engines.vllm.worker.lora import LoraAdapters
 from nnterp.engines.vllm.worker.requests import RowRequests
+from nnterp.engines.vllm.worker.runs import Run
 from nnterp.engines.vllm.worker.saved import Saving
 from nnterp.engines.vllm.worker.store import CallersStore
 from nnterp.engines.vllm.worker.tensor_parallel import HeadFragments
 from nnterp.engines.vllm.worker.tree import WorkerTree
-from nnterp.vocabulary.names import places
+from nnterp.vocabulary.names import Place, places
 
 if TYPE_CHECKING or not current_platform.is_cpu():
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as PlatformRunner
@@ -138,47 +141,48 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             # error of its own request only.
             return packing.pack_each(collected, self._caller, without_saves)
 
-    def begin_collect(self, collector_id: str, plan: bytes) -> None:
-        """Start a `collect`, whose requests will name it by ``collector_id``.
+    def begin_run(self, run_id: str, plan: bytes) -> None:
+        """Start a run, whose requests will name it by ``run_id``.
 
         Args:
-            collector_id: The id of the `collect`.
-            plan: The names of the values, the selection of each, the length of each prompt, and
-                whether the caller's process sees a GPU, pickled.
+            run_id: The id of the run.
+            plan: A pickled `Plan`.
         """
-        names, selections, lengths, sees_gpu = loads(plan, self.nnsight_persistent_objects)
-        wanted = {
-            place: kept
-            for name, kept in zip(names, selections, strict=True)
-            for place in places(name, self.nnsight_model.num_layers)
-        }
-        answers = get_tensor_model_parallel_rank() == 0
-        store = CallersStore(self._caller, sees_gpu) if answers else None
-        collector = Collector(self.nnsight_model, wanted, lengths, store)
-        self.nnsight_requests.collectors[collector_id] = collector
+        given: Plan = loads(plan, self.nnsight_persistent_objects)
+        model = self.nnsight_model
 
-    def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
-        """End a `collect`, and return what it kept, from the rank that answers.
+        def at(named: Mapping[str, Any]) -> dict[Place, Any]:
+            return {
+                place: own
+                for name, own in named.items()
+                for place in places(name, model.num_layers)
+            }
+
+        answers = get_tensor_model_parallel_rank() == 0
+        store = CallersStore(self._caller, given.sees_gpu) if answers else None
+        self.nnsight_requests.runs.under_way[run_id] = Run(
+            given.lengths,
+            Editor(model, at(given.changes), self.device),
+            Collector(model, at(given.wanted), store),
+        )
+
+    def end_run(self, run_id: str, keep: bool) -> bytes | None:
+        """End a run, and return what it read, from the rank that answers.
 
         Args:
-            collector_id: The id of the `collect`.
+            run_id: The id of the run.
             keep: Whether its results are wanted. If not, they are released.
 
         Returns:
             The pickled results and error. None if they are not wanted, or on any other rank.
         """
-        requests = self.nnsight_requests
-        collector = requests.collectors.pop(collector_id)
-        for request_id, (other, _) in list(requests.collecting.items()):
-            if other is collector:
-                del requests.collecting[request_id]
-        return collector.finish(keep)
+        return self.nnsight_requests.runs.end(run_id, keep)
 
-    # A step that no block and no `collect` takes part in is run by vLLM's own methods, without
+    # A step that no block and no run takes part in is run by vLLM's own methods, without
     # nnsight's additions.
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a step's forward, with nnsight only where a block or a `collect` takes part in it."""
+        """Run a step's forward, with nnsight only where a block or a run takes part in it."""
         self._watched = self.nnsight_requests.concern(scheduler_output.scheduled_new_reqs)
         if self._nnsight_forwards is not None:
             self._nnsight_forwards.use(self._watched)
@@ -206,7 +210,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         return super(NNsightGPUModelRunner, self)._sample(*args, **kwargs)
 
     def _update_states(self, scheduler_output: Any) -> Any:
-        """Update the requests for a step, and point blocks and collectors at their rows in it."""
+        """Update the requests for a step, and point blocks and runs at their rows in it."""
         if self._edited_blocks is not None:
             self._edited_blocks.hand_on(scheduler_output)
         if not self._watched:
@@ -214,9 +218,9 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
                 self._graphs.use(broken=False)
             return super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
         super()._update_states(scheduler_output)
-        self.nnsight_requests.end_collecting(scheduler_output.finished_req_ids)
+        self.nnsight_requests.runs.forget(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)
-        self.nnsight_requests.enter_collectors(self.nnsight_model, self.requests)
+        self.nnsight_requests.enter_runs(self.nnsight_model, self.requests)
         if self._graphs is not None:
             interleaver = self.nnsight_model.interleaver
             self._graphs.use(broken=bool(interleaver.mediators or interleaver.row_consumers))

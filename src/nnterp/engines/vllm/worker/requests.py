@@ -1,4 +1,4 @@
-"""Keeps the requests that the worker has blocks or collectors for.
+"""Keeps the requests that the worker has blocks or runs for.
 
 nnsight keeps the blocks of the requests in flight, starts them, points each at its request's rows,
 and hands back what they saved. Here each becomes a `RequestBlock`, its errors and warnings are put
@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnsight.intervention.errors import capture_exception
 from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Requests
 
-from nnterp.collecting.selections import Span
-from nnterp.engines.vllm.transport.keys import COLLECT_KEY, WARNINGS_KEY, has_block
+from nnterp.engines.vllm.transport.keys import RUN_KEY, WARNINGS_KEY, has_block
 from nnterp.engines.vllm.worker.answers import (
     _able_to_travel,
     _entry,
     _saves,
 )
 from nnterp.engines.vllm.worker.blocks import BlockEnded, RequestBlock
-from nnterp.engines.vllm.worker.collector import Collector
+from nnterp.engines.vllm.worker.runs import Runs
 from nnterp.engines.vllm.worker.tracebacks import own_frames
 from nnterp.lifetime import outside_inference_mode
 from nnterp.tracing.block_state import BlockState
@@ -34,59 +33,37 @@ class Preempted(Exception):
     """Raised in a block that has edited its request, which vLLM preempted and cannot rebuild."""
 
 
-class _InStep(NamedTuple):
-    """Describes a collected prompt in a step.
-
-    Attributes:
-        tokens: The rows of the prompt's tokens.
-        row: The prompt's row in tensors with one row a request.
-    """
-
-    tokens: Span
-    row: int
-
-    @property
-    def logits(self) -> Span:
-        """Return the row of the logits of the prompt's last token in the step."""
-        return Span(self.tokens.prompt, self.row, self.tokens.first + self.tokens.length - 1, 1)
-
-
 class RowRequests(Requests):
     """Keeps the requests in flight, with each one's block isolated in it.
 
     Attributes:
-        collectors: The `collect` calls under way, by id.
-        collecting: For each of their requests, by id, the collector and the prompt's index.
+        runs: The runs under way, and their requests.
         spans: The id of each request of the step, in order, and its number of tokens.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.collectors: dict[str, Collector] = {}
-        self.collecting: dict[str, tuple[Collector, int]] = {}
+        self.runs = Runs()
         self.spans: list[tuple[str, int]] = []
-        self._in_step: dict[Collector, list[_InStep]] = {}
 
     def concern(self, new_requests: Iterable[Any]) -> bool:
-        """Return whether a step needs nnsight: a request has a block or is one of a `collect`.
+        """Return whether a step needs nnsight: a request has a block or is one of a run.
 
         Args:
             new_requests: The requests that are new in the step.
         """
-        if self.requests or self.templates or self.collecting:
+        if self.requests or self.templates or self.runs:
             return True
         return any(
-            has_block(data.sampling_params) or COLLECT_KEY in _extra(data.sampling_params)
+            has_block(data.sampling_params) or RUN_KEY in _extra(data.sampling_params)
             for data in new_requests
         )
 
     def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
-        """Keep the new requests that have blocks, run installed edits or belong to a `collect`."""
+        """Keep the new requests that have blocks, run installed edits or belong to a run."""
         # A request that runs no block is another tenant's and costs nothing here.
         for data in new_requests:
-            collect = _extra(data.sampling_params).get(COLLECT_KEY)
-            if collect is not None and collect[0] in self.collectors:
-                self.collecting[data.req_id] = (self.collectors[collect[0]], collect[1])
+            self.runs.take(data.req_id, _extra(data.sampling_params))
         ours = [data for data in new_requests if self.templates or has_block(data.sampling_params)]
         # A tensor made in inference mode has no version counter to tell that a block has changed
         # it.
@@ -109,39 +86,18 @@ class RowRequests(Requests):
     def unflatten(self, model: Any) -> None:
         super().unflatten(model)
         model.interleaver.batcher.lengths = [1] * self.nrows
-        for collector, spans in self._in_step.items():
-            collector.enter([s.logits for s in spans], a_row_each=True)
+        self.runs.enter_logits()
 
-    def end_collecting(self, request_ids: Iterable[str]) -> None:
-        """Forget finished requests of a `collect`."""
-        for request_id in request_ids:
-            self.collecting.pop(request_id, None)
-
-    def enter_collectors(self, model: Any, states: Mapping[str, Any]) -> None:
-        """Tell every `collect` which tokens of its prompts this step runs.
+    def enter_runs(self, model: Any, states: Mapping[str, Any]) -> None:
+        """Tell every run which tokens of its prompts this step runs.
 
         Args:
             model: The worker's tree.
             states: The runner's own state of each request, by id.
         """
-        self._in_step = {}
-        start = 0
-        for row, (request_id, tokens) in enumerate(self.spans if self.collecting else ()):
-            collector, prompt = self.collecting.get(request_id, (None, 0))
-            if collector is not None:
-                first = states[request_id].num_computed_tokens
-                count = min(tokens, collector.lengths[prompt] - first)
-                span = _InStep(Span(prompt, start, first, count), row)
-                self._in_step.setdefault(collector, []).append(span)
-            start += tokens
-        for collector, spans in self._in_step.items():
-            collector.enter([s.tokens for s in spans])
-        row_consumers: dict[str, list[Collector]] = {}
-        for collector in self._in_step:
-            for location in collector.locations:
-                row_consumers.setdefault(location, []).append(collector)
-        model.interleaver.row_consumers = row_consumers
-        model.interleaver.busy |= bool(row_consumers)
+        interleaver = model.interleaver
+        interleaver.row_consumers = self.runs.enter(self.spans, states)
+        interleaver.busy |= bool(interleaver.row_consumers)
 
     def enter_step(self, states: Mapping[str, Any]) -> None:
         """Tell every scheduled block how much of its sequence this step runs.
@@ -165,6 +121,7 @@ class RowRequests(Requests):
         for request_id, request in self.requests.items():
             if any(block.state.edited for block in request.workers()):
                 yield request_id
+        yield from self.runs.edited()
 
     def _resume(self, block: RequestBlock, start: int, tokens: int) -> None:
         """Resume a block whose request was preempted and is recomputed.

@@ -45,13 +45,13 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
         if current_platform.is_cpu():
             keep_freed_memory()
 
-    def begin_collect(self, collector_id: str, plan: bytes) -> None:
-        """Start a `collect` in the model runner."""
-        self.model_runner.begin_collect(collector_id, plan)
+    def begin_run(self, run_id: str, plan: bytes) -> None:
+        """Start a run in the model runner."""
+        self.model_runner.begin_run(run_id, plan)
 
-    def end_collect(self, collector_id: str, keep: bool) -> bytes | None:
-        """End a `collect` in the model runner, and return what it kept."""
-        return self.model_runner.end_collect(collector_id, keep)
+    def end_run(self, run_id: str, keep: bool) -> bytes | None:
+        """End a run in the model runner, and return what it read."""
+        return self.model_runner.end_run(run_id, keep)
 
     def collect_finished(self, request_ids: list[str]) -> bytes:
         """Return what finished requests' blocks saved, except those that wait for their result."""

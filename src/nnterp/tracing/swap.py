@@ -7,8 +7,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Edit:
-    """An `Edit` is a location's content before and after a block's edits.
+class Swap:
+    """A `Swap` is a location's content before and after a block's edits.
 
     Both are trees of one structure. Leaves that the block did not edit are the same objects in
     both, so that only the edited ones are put into the rows of the block's request.

@@ -1,0 +1,194 @@
+"""Runs prompts with reads and edits as data on transformers, in padded batches.
+
+One block, of nnterp's own, runs beside each batch. Where the forward reaches a value that is asked
+for, the block edits its rows in place, and keeps those that are read, of all prompts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nnterp.collecting.batch import InMemory, gather_batch
+from nnterp.collecting.gather import Gather
+from nnterp.collecting.request import in_order
+from nnterp.collecting.selections import Kept, Span
+from nnterp.editing.batch import edit_batch
+from nnterp.editing.stages import by_place
+from nnterp.engines.runs import Job, Outcome
+from nnterp.engines.transformers.batches.batching import rule
+from nnterp.vocabulary import values
+from nnterp.vocabulary.names import Place
+
+#: The number of tokens, padding included, that a forward is given.
+_FORWARD = 4096
+
+#: A generation's settings unless the caller names others: the most probable token, whatever the
+#: checkpoint's own settings are.
+_GREEDY: Mapping[str, Any] = {
+    "do_sample": False,
+    "temperature": None,
+    "top_p": None,
+    "top_k": None,
+    "repetition_penalty": None,
+}
+
+
+class BatchRuns:
+    """Runs the prompts of one job.
+
+    Args:
+        model: A `StandardizedTransformer`.
+        job: The job.
+    """
+
+    def __init__(self, model: Any, job: Job) -> None:
+        self._model = model
+        self._job = job
+        self._gather = Gather(job.wanted, InMemory())
+        self._edits = by_place(job.changes)
+        self._tokens: list[list[int]] = [[] for _ in job.ids]
+        self._steps = job.max_tokens > 1 or bool(job.settings)
+        logits = Place(values.LOGITS, None)
+        asked = [_reached(place) for place in (*job.wanted, *self._edits)]
+        if job.generates and not self._steps:
+            asked.append(logits)
+        #: The places at which the block waits, in the order of the forward.
+        self._places = in_order(dict.fromkeys(asked), model.num_layers)
+        #: The spans of the step, the number of columns of its rows, and whether padding is before
+        #: the tokens.
+        self._spans: list[Span] = []
+        self._width = 0
+        self._at_end = False
+
+    def outcome(self) -> Outcome:
+        """Run every prompt, and return what came of it."""
+        for batch in self._batches():
+            if self._steps:
+                self._generate(batch)
+            else:
+                self._forward(batch)
+            self._job.advance(len(batch))
+        texts = [""] * len(self._tokens)
+        if self._job.generates:
+            texts = self._model.tokenizer.batch_decode(self._tokens, skip_special_tokens=True)
+        return Outcome(self._gather.results(), self._tokens, texts)
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Yield the prompts of each batch.
+
+        Prompts of similar length share a batch, so that there is little padding. The longest go
+        first, so that the memory that is needed shows at once.
+        """
+        ids, more = self._job.ids, self._job.max_tokens - 1
+        order = sorted(range(len(ids)), key=lambda prompt: -len(ids[prompt]))
+        while order:
+            width = len(ids[order[0]])
+            tokens = width + more
+            count = self._job.batch_size or max(1, _FORWARD // width)
+            if rule(self._model, "ALONE", tokens) is not None:
+                count = 1
+            unpadded = ("RIGHT_PADDED", "GENERATES_UNPADDED")
+            if self._steps and any(rule(self._model, name, tokens) for name in unpadded):
+                count = min(count, sum(len(ids[prompt]) == width for prompt in order))
+            batch, order = order[:count], order[count:]
+            yield batch
+
+    def _inputs(self, batch: Sequence[int], at_end: bool) -> dict[str, Tensor]:
+        """Return the tokens of ``batch``, padded to one length, and enter their spans."""
+        ids = [self._job.ids[prompt] for prompt in batch]
+        width = max(map(len, ids))
+        tokens = torch.zeros(len(ids), width, dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        spans = []
+        for row, (prompt, own) in enumerate(zip(batch, ids, strict=True)):
+            first = width - len(own) if at_end else 0
+            tokens[row, first : first + len(own)] = torch.tensor(own)
+            mask[row, first : first + len(own)] = 1
+            spans.append(Span(prompt, row * width + first, 0, len(own)))
+        self._enter(spans, width, at_end)
+        return {"input_ids": tokens, "attention_mask": mask}
+
+    def _enter(self, spans: list[Span], width: int, at_end: bool) -> None:
+        """Begin a forward, whose rows of ``width`` columns hold ``spans``."""
+        self._spans, self._width, self._at_end = spans, width, at_end
+        self._gather.enter(spans)
+
+    def _enter_step(self, batch: Sequence[int], step: int) -> None:
+        """Begin a step of a generation, if it is not the prompts' own."""
+        if step:
+            firsts = [len(self._job.ids[prompt]) + step - 1 for prompt in batch]
+            spans = [Span(prompt, row, firsts[row], 1) for row, prompt in enumerate(batch)]
+            self._enter(spans, 1, self._at_end)
+
+    def _forward(self, batch: Sequence[int]) -> None:
+        """Run one forward over ``batch``, with padding on the right, where no token sees it."""
+        inputs = self._inputs(batch, at_end=False)
+        with torch.no_grad(), self._model.trace(inputs, use_cache=False) as tracer:
+            for place in self._places:
+                self._serve(place, getattr(self._host(place), place.value.name))
+            tracer.stop()
+
+    def _generate(self, batch: Sequence[int]) -> None:
+        """Generate from ``batch``, with padding on the left."""
+        inputs = self._inputs(batch, at_end=True)
+        width = self._width
+        settings = {**_GREEDY, **self._job.settings, "max_new_tokens": self._job.max_tokens}
+        if self._wants_every_logit():
+            settings["logits_to_keep"] = 0
+        with torch.no_grad(), self._model.generate(inputs, **settings) as tracer:
+            if self._places:
+                for step in tracer.iter[:]:
+                    self._enter_step(batch, step)
+                    for place in self._places:
+                        self._serve(place, getattr(self._host(place), place.value.name))
+            result = tracer.result.save()
+        ends = self._ends(settings)
+        for row, prompt in enumerate(batch):
+            new = result[row, width:].tolist()
+            over = next((index + 1 for index, token in enumerate(new) if token in ends), len(new))
+            self._tokens[prompt] = new[:over]
+
+    def _wants_every_logit(self) -> bool:
+        """Return whether logits of other positions than each step's last are asked for."""
+        kept = self._job.wanted.get(Place(values.LOGITS, None))
+        return kept is not None and not (isinstance(kept, Kept) and kept.is_last)
+
+    def _ends(self, settings: Mapping[str, Any]) -> frozenset[int]:
+        """Return the ids of the tokens that end a generation."""
+        own = self._model._module.generation_config.eos_token_id
+        ends = settings.get("eos_token_id", own)
+        return frozenset([ends] if isinstance(ends, int) else ends or ())
+
+    def _host(self, place: Place) -> Any:
+        """Return the envoy that serves the value at ``place``."""
+        return self._model.host_of(place.value, place.layer or 0)
+
+    def _serve(self, place: Place, tensor: Tensor) -> None:
+        """Edit and keep rows of ``tensor``, which is the value at ``place``."""
+        spans, axis = self._spans, place.value.token_axis
+        if place.value is values.LOGITS and tensor.shape[axis or 0] != self._width:
+            # A generation computes them for the last token of each row alone.
+            spans = [
+                Span(own.prompt, row, own.first + own.length - 1, 1)
+                for row, own in enumerate(spans)
+            ]
+            self._gather.enter(spans, a_row_each=True)
+        if place in self._edits:
+            edit_batch(self._edits[place], place.value, tensor, spans, self._at_end)
+        for wanted in self._job.wanted:
+            if _reached(wanted) == place:
+                gather_batch(self._gather, wanted, tensor)
+        if place.value is values.LOGITS and self._job.generates and not self._steps:
+            for prompt, row, _, length in spans:
+                last = row + length - 1
+                logits = tensor[last // self._width, last % self._width]
+                self._tokens[prompt] = [int(logits.argmax())]
+
+
+def _reached(place: Place) -> Place:
+    """Return where the forward reaches the value at ``place``: probabilities with the logits."""
+    return Place(values.LOGITS, None) if place.value is values.NEXT_TOKEN_PROBS else place

@@ -1,0 +1,138 @@
+"""Keeps the runs of prompts with reads and edits as data that are under way in the worker.
+
+A run is begun once, with all that it reads and edits. Each of its requests then carries the run's
+id and the prompt's index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nnterp.collecting.selections import Span
+from nnterp.engines.vllm.transport.keys import RUN_KEY
+from nnterp.engines.vllm.worker.collector import Collector
+from nnterp.engines.vllm.worker.editor import Editor
+from nnterp.engines.vllm.worker.interleaver import RowConsumer
+
+
+class _InStep(NamedTuple):
+    """Describes a run's prompt in a step.
+
+    Attributes:
+        tokens: The rows of the prompt's tokens.
+        row: The prompt's row in tensors with one row a request.
+    """
+
+    tokens: Span
+    row: int
+
+    @property
+    def logits(self) -> Span:
+        """Return the row of the logits of the prompt's last token in the step."""
+        return Span(self.tokens.prompt, self.row, self.tokens.first + self.tokens.length - 1, 1)
+
+
+class Run(NamedTuple):
+    """A `Run` is prompts with what is edited and read in them.
+
+    Attributes:
+        lengths: The number of tokens that steps run at most, of each prompt's sequence.
+        editor: Makes the edits.
+        collector: Keeps what is read.
+    """
+
+    lengths: Sequence[int]
+    editor: Editor
+    collector: Collector
+
+    @property
+    def consumers(self) -> tuple[RowConsumer, ...]:
+        """Return what takes rows out of a step, in the order in which it is given them."""
+        return self.editor, self.collector
+
+    def finish(self, keep: bool) -> bytes | None:
+        """Return what was read and the first error, pickled, as `Collector.finish` does."""
+        self.collector.error = self.editor.error or self.collector.error
+        return self.collector.finish(keep)
+
+
+class Runs:
+    """`Runs` holds the runs under way, and which requests in flight are of which.
+
+    Attributes:
+        under_way: The runs, by id.
+    """
+
+    def __init__(self) -> None:
+        self.under_way: dict[str, Run] = {}
+        self._requests: dict[str, tuple[Run, int]] = {}
+        self._in_step: list[tuple[Run, list[_InStep]]] = []
+
+    def __bool__(self) -> bool:
+        """Return whether a request in flight is of a run."""
+        return bool(self._requests)
+
+    def take(self, request_id: str, extra: Mapping[str, Any]) -> None:
+        """Take note of a new request, if its ``extra_args`` name a run."""
+        named = extra.get(RUN_KEY)
+        if named is not None and named[0] in self.under_way:
+            self._requests[request_id] = (self.under_way[named[0]], named[1])
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Forget requests that are finished."""
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    def end(self, run_id: str, keep: bool) -> bytes | None:
+        """End a run, and return what it read, as `Run.finish` does."""
+        run = self.under_way.pop(run_id)
+        self.forget([name for name, (other, _) in self._requests.items() if other is run])
+        return run.finish(keep)
+
+    def edited(self) -> Iterator[str]:
+        """Yield the ids of requests that are edited."""
+        for request_id, (run, prompt) in self._requests.items():
+            if run.editor.edits(prompt):
+                yield request_id
+
+    def enter(
+        self, spans: Iterable[tuple[str, int]], states: Mapping[str, Any]
+    ) -> Mapping[str, Sequence[RowConsumer]]:
+        """Tell every run which tokens of its prompts a step runs.
+
+        Args:
+            spans: The id of each request of the step, in order, and its number of tokens.
+            states: The runner's own state of each request, by id.
+
+        Returns:
+            What takes rows at each location.
+        """
+        by_run: dict[int, tuple[Run, list[_InStep]]] = {}
+        start = 0
+        for row, (request_id, tokens) in enumerate(spans if self._requests else ()):
+            run, prompt = self._requests.get(request_id, (None, 0))
+            if run is not None:
+                first = states[request_id].num_computed_tokens
+                count = min(tokens, run.lengths[prompt] - first)
+                if count > 0:
+                    span = _InStep(Span(prompt, start, first, count), row)
+                    by_run.setdefault(id(run), (run, []))[1].append(span)
+            start += tokens
+        self._in_step = list(by_run.values())
+        found: dict[str, list[RowConsumer]] = {}
+        for run, within in self._in_step:
+            rows = [span.tokens for span in within]
+            run.editor.enter(rows)
+            run.collector.enter(rows)
+            for consumer in run.consumers:
+                for location in consumer.locations:
+                    found.setdefault(location, []).append(consumer)
+        return found
+
+    def enter_logits(self) -> None:
+        """Tell every run of the step that tensors have a row a request from here on."""
+        for run, within in self._in_step:
+            rows = [span.logits for span in within]
+            run.editor.enter(rows)
+            run.collector.enter(rows, a_row_each=True)
