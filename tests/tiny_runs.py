@@ -42,6 +42,7 @@ import torch
 
 import checkpoints
 import collects
+import edits
 import inplace_norms
 from nnterp.advice import measured
 from nnterp.advice.known_wrong import KnownWrongWarning
@@ -66,6 +67,8 @@ class Run:
         device: Where: ``cpu`` or ``cuda``.
         found: The findings of each engine.
         collected: What each engine's `collect` kept.
+        edited: The logits that each engine computes under each of `edits`' cases, by `run` and by
+            a trace, and without an edit.
         own: transformers' own hidden states and attentions, by the key of the value that each is.
         warned: What loading it was warned of.
         rounding: What rounding alone makes of what the engines differ in, by `Line`'s kind and key.
@@ -78,6 +81,7 @@ class Run:
     device: str = "cpu"
     found: dict[str, Findings] = field(default_factory=dict)
     collected: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    edited: dict[str, edits.Edited] = field(default_factory=dict)
     own: dict[str, torch.Tensor] = field(default_factory=dict)
     warned: list[str] = field(default_factory=list)
     rounding: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -128,6 +132,7 @@ def run(name: str, folder: Path, engines: Sequence[str], device: str) -> Run:
                 done.own = own_outputs(name, model)
             kept = model.collect(collects.PROMPTS, collects.wanted(model))
             done.collected[engine] = collects.flat(kept)
+            done.edited[engine] = edits.edited(model)
         if len(models) == 2:
             done.rounding = rounding_of(name, path, done, device)
         for engine, model in models.items() if len(models) == 2 else ():

@@ -27,6 +27,7 @@ from nnterp.engines.vllm.worker.collector import Collector
 from nnterp.engines.vllm.worker.device_copier import DeviceToHostCopier
 from nnterp.engines.vllm.worker.store import CallersStore
 from nnterp.lifetime import Reading
+from nnterp.records.positions import Length
 from nnterp.sites.primitive import Output
 from nnterp.vocabulary.names import Place
 from nnterp.vocabulary.values import LAYER_OUTPUT
@@ -182,15 +183,16 @@ def collected(seed: int) -> Outcome:
     whole = drawn.random() < 0.5
     choices = ["all", "last", "mean", masks, *([middle] if whole else [])]
     chosen = [drawn.choice(choices) for _ in blocks]
+    every = [Length(length, length) for length in lengths]
     wanted = {
-        Place(LAYER_OUTPUT, index): selection(positions, lengths)
+        Place(LAYER_OUTPUT, index): selection(positions, every)
         for index, positions in enumerate(chosen)
     }
     moderate = drawn.choice([0, 1 << 30])
     seen: dict[Place, list[list[Tensor]]] = {place: [[] for _ in lengths] for place in wanted}
     with imitated(seed), pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "MODERATE", moderate)
-        collector = Collector(model, wanted, lengths, CallersStore(Address.own(), sees_gpu=True))
+        collector = Collector(model, wanted, CallersStore(Address.own(), sees_gpu=True))
         for spans in steps(drawn, lengths, whole):
             batcher.total = sum(span.length for span in spans)
             buffer = Buffer(batcher.total, drawn.getrandbits(30))

@@ -247,14 +247,16 @@ def selection(positions: Positions, lengths: Sequence[Length], steps: Steps = No
             mask of another length than its prompt; or ``steps`` are not valid.
         TypeError: ``positions`` or ``steps`` are none of these kinds.
     """
-    if positions == "mean" or (callable(positions) and not isinstance(positions, Tensor)):
+    if hasattr(positions, "tolist"):
+        positions = positions.tolist()
+    if positions == "mean" or callable(positions):
         if steps is not None:
             raise ValueError("a mean or a function is of the whole prompt; leave steps out")
         prompts = [length.prompt for length in lengths]
         return Apply(positions, prompts) if callable(positions) else Mean(prompts)
     if isinstance(positions, str) and positions not in WORDS:
         raise ValueError(f"{positions!r} is no choice of positions; write {_CHOICES}")
-    if isinstance(positions, bool) or not isinstance(positions, int | Sequence | Tensor):
+    if isinstance(positions, bool) or not isinstance(positions, int | Sequence):
         raise TypeError(f"positions are {_CHOICES}, not a {type(positions).__name__}")
     each = zip(of_each(positions, lengths), lengths, strict=True)
     chosen = [both(own, of_steps(steps, length)) for own, length in each]
@@ -267,11 +269,8 @@ def _one_each(positions: Positions, steps: Steps, lengths: Sequence[Length]) -> 
         return False
     if positions == "last":
         return steps == 0 or all(length.run == length.prompt for length in lengths)
-    listed = positions.tolist() if hasattr(positions, "tolist") else positions
-    if isinstance(listed, int):
+    if isinstance(positions, int):
         return True
-    return (
-        isinstance(listed, Sequence)
-        and not isinstance(listed, str)
-        and all(torch.as_tensor(one).ndim == 0 for one in listed)
-    )
+    if not isinstance(positions, Sequence) or isinstance(positions, str):
+        return False
+    return all(isinstance(one, int) or getattr(one, "ndim", None) == 0 for one in positions)

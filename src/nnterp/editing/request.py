@@ -71,8 +71,7 @@ def resolved(
     for name, edit, _ in every:
         for place in at[id(edit)]:
             _said(name, _require_editable, model, place, edit)
-    vectored = dict.fromkeys(place for _, edit, _ in every for place in at[id(edit)])
-    shapes = model.row_shapes([place for place in vectored if "key" not in place.value.axes])
+    shapes = model.row_shapes([place for _, edit, _ in every for place in at[id(edit)]])
     for name, edit, prompts in every:
         ranges = _said(name, _ranges, edit, prompts, lengths)
         vector = _said(name, _vector, model, edit)
@@ -81,8 +80,9 @@ def resolved(
         for place in at[id(edit)]:
             for prompt, own in zip(prompts, ranges, strict=True):
                 _said(name, _require_served_there, model, place, edit, own, lengths[prompt])
-                pattern = "key" in place.value.axes
-                row = _pattern_row(model, place, lengths[prompt]) if pattern else shapes[place]
+                row = shapes[place]
+                if "key" in place.value.axes:
+                    row = (*row[:-1], lengths[prompt].prompt)
                 key = row, own
                 if key not in made:
                     made[key] = _said(name, _change, place, edit, vector, row, own, lengths[prompt])
@@ -182,12 +182,6 @@ def _require_served_there(
     others = any(start < length.prompt - 1 for start, _ in ranges)
     if narrow and others and not isinstance(edit.positions, str):
         raise ValueError(f"{place} is served for the last position only; ask for 'last' or 'all'")
-
-
-def _pattern_row(model: EditedModel, place: Place, length: Length) -> tuple[int, ...]:
-    """Return the shape of a query's row of a pattern over the prompt, ``(heads, keys)``."""
-    host = model.host_of(place.value, place.layer or 0)
-    return (host.num_heads, length.prompt)
 
 
 def _change(

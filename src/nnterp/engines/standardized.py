@@ -418,16 +418,16 @@ class Standardized(StandardEnvoy):
                 settings,
             )
             rows, tokens, texts = self._do(job)
-        run = [len(own) + len(new) - 1 for own, new in zip(ids, tokens, strict=True)]
+        run = [len(own) + max(len(new) - 1, 0) for own, new in zip(ids, tokens, strict=True)]
         return Run(list(texts), list(tokens), Collected.of(wanted, rows, run))
 
     def row_shapes(self, at: Sequence[Place]) -> Mapping[Place, tuple[int, ...]]:
         """Return the shape of one position's row of the value at each place.
 
         They are found by running one token, once for each place: ``(hidden,)`` for a stream,
-        ``(heads, head_dim)`` for queries.
+        ``(heads, head_dim)`` for queries, ``(heads, 1)`` for a pattern.
         """
-        unknown = [place for place in at if place not in self._row_shapes]
+        unknown = [place for place in dict.fromkeys(at) if place not in self._row_shapes]
         if unknown:
             every = [Length(1, 1)]
             last = selection("last", every)
