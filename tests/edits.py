@@ -5,7 +5,7 @@ What a trace does is written here in plain arithmetic, apart from what `run` doe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ BLOCK = 0
 #: The positions that `Replace` has a row for each of.
 REPLACED = (1, 4, 5)
 
+#: For a token that would end a generation.
+NO_TOKEN = -1
+
 Rows = Callable[[Tensor], Tensor]
 
 
@@ -51,114 +54,105 @@ class Case:
     edit: Edit
     change: Rows
     positions: tuple[int, ...]
-    heads: list[int] | None
+    heads: Any
 
 
 def cases(model: Any) -> list[Case]:
     """A case for each kind of edit and value that ``model`` has writable in `BLOCK`."""
     served = model.support()
     found: list[Case] = []
-    length = len(PROMPT)
-    every = tuple(range(length + STEPS - 1))
-    engine = model.engine_adapter.engine
-    for number, value in enumerate(VALUES.values()):
+    for value in VALUES.values():
         row = served[value.name]
         if not row or (value.host != "model" and BLOCK not in row.blocks):
             continue
         host = model.host_of(value, BLOCK)
-        if getattr(type(host), value.name).why_read_only(host) is not None:
-            continue
-        name = str(Place(value, None if value.host == "model" else BLOCK))
-        draw = torch.Generator().manual_seed(number)
-        if value.axes == ("batch", "seq"):
-            ids = torch.tensor([7, 8, 9])
-            where = list(REPLACED)
-            found += [
-                Case(
-                    f"{value.name} replace",
-                    value,
-                    Replace(name, ids, positions=where),
-                    lambda x, ids=ids: ids,
-                    REPLACED,
-                    None,
-                ),
-                Case(
-                    f"{value.name} zero",
-                    value,
-                    Zero(name, positions=2),
-                    torch.zeros_like,
-                    (2,),
-                    None,
-                ),
-            ]
-            continue
-        pattern = "key" in value.axes
-        shape = (model.num_heads, length) if pattern else shape_of(model, value)
-        vector = torch.randn(shape[-1], generator=draw)
-        unit = vector / vector.norm()
-        has_heads = len(shape) > 1
-        heads: Any = [0] if has_heads else None
-        own = (1, shape[-1]) if has_heads else shape[-1:]
-        rows = torch.randn(len(REPLACED), *own, generator=draw)
-        span = {"positions": "prompt"} if pattern else {}
-        prompt = tuple(range(length))
-        narrow = value.layout_on(engine) != value.layout
-        # Logits are of each step's last position on vLLM, and of a generation on transformers.
-        last = value.name == "logits"
-        where = {"positions": "last"} if narrow or last else {"positions": list(REPLACED)}
-        replaced: Any = (length - 1, length) if last else REPLACED
-        new = rows[0] if last else rows
-
-        def along(x: Tensor, unit: Tensor = unit) -> Tensor:
-            return (x * unit).sum(-1, keepdim=True) * unit
-
-        made: list[tuple[str, Edit, Rows, Any, Any]] = [
-            (
-                "add",
-                Add(name, vector, 1.5, heads=heads, **span),
-                lambda x, v=vector: x + 1.5 * v,
-                prompt if pattern else every,
-                heads,
-            ),
-            ("scale", Scale(name, 0.5, steps=0), lambda x: x * 0.5, prompt, None),
-            (
-                "replace",
-                Replace(name, new, heads=heads, **where),
-                lambda x, r=new: r.expand_as(x),
-                replaced,
-                heads,
-            ),
-            ("zero", Zero(name, heads=heads), torch.zeros_like, every, heads),
-        ]
-        if value.name != "attention_scores":  # of a score that is -inf there is no component
-            made += [
-                (
-                    "project_out",
-                    ProjectOut(name, 3 * vector, **span),
-                    lambda x, along=along: x - along(x),
-                    prompt if pattern else every,
-                    None,
-                ),
-                (
-                    "set_coefficient",
-                    SetCoefficient(name, vector, 2.0, positions="prompt" if pattern else "last"),
-                    lambda x, along=along, u=unit: x - along(x) + 2.0 * u,
-                    prompt if pattern else (length - 1, length),
-                    None,
-                ),
-            ]
-        found += [
-            Case(f"{value.name} {kind}", value, edit, change, positions, on)
-            for kind, edit, change, positions, on in made
-        ]
+        if getattr(type(host), value.name).why_read_only(host) is None:
+            found += _of_ids(value) if value.axes == ("batch", "seq") else _of(model, value)
     return found
+
+
+def _of_ids(value: Value) -> list[Case]:
+    """The cases of a value that holds token ids."""
+    ids = torch.tensor([7, 8, 9])
+
+    def replaced(rows: Tensor) -> Tensor:
+        return ids
+
+    edits = [
+        (Replace(value.name, ids, positions=list(REPLACED)), replaced, REPLACED),
+        (Zero(value.name, positions=2), torch.zeros_like, (2,)),
+    ]
+    return [
+        Case(f"{value.name} {edit.kind}", value, edit, change, where, None)
+        for edit, change, where in edits
+    ]
+
+
+def _of(model: Any, value: Value) -> list[Case]:
+    """The cases of a value that holds vectors."""
+    name = named(value)
+    length = len(PROMPT)
+    # A query has a column for each key, of which there are as many as tokens on the prompt's step.
+    pattern = "key" in value.axes
+    shape = (model.num_heads, length) if pattern else shape_of(model, value)
+    draw = torch.Generator().manual_seed(list(VALUES).index(value.name))
+    vector = torch.randn(shape[-1], generator=draw)
+    unit = vector / vector.norm()
+    heads = [0] if len(shape) > 1 else None
+    rows = torch.randn(len(REPLACED), *([1] if heads else []), shape[-1], generator=draw)
+
+    prompt = tuple(range(length))
+    last = (length - 1, length)
+    every: tuple[str, tuple[int, ...]] = ("all", tuple(range(length + STEPS - 1)))
+    ends: tuple[str, tuple[int, ...]] = ("last", last)
+    if pattern:
+        every = ends = ("prompt", prompt)
+    # To add one vector to all keys of a head changes nothing.
+    added: Any = (list(REPLACED), REPLACED) if value.name == "attention_keys" else every
+    replaced: Any = (list(REPLACED), REPLACED)
+    if value.name == "logits":  # vLLM computes each step's last alone
+        replaced, rows = ends, rows[0]
+
+    def without(x: Tensor) -> Tensor:
+        return x - (x * unit).sum(-1, keepdim=True) * unit
+
+    made: list[tuple[Edit, Rows, Sequence[int]]] = [
+        (
+            Add(name, vector, 1.5, heads=heads, positions=added[0]),
+            lambda x: x + 1.5 * vector,
+            added[1],
+        ),
+        (Scale(name, 0.5, steps=0, heads=heads), lambda x: x * 0.5, prompt),
+        (
+            Replace(name, rows, heads=heads, positions=replaced[0]),
+            lambda x: rows.expand_as(x),
+            replaced[1],
+        ),
+        (Zero(name, heads=heads), torch.zeros_like, range(length + STEPS)),
+    ]
+    if value.name != "attention_scores":  # of a score that is -inf there is no component
+        made += [
+            (ProjectOut(name, 3 * vector, positions=every[0]), without, every[1]),
+            (
+                SetCoefficient(name, vector, 2.0, positions=ends[0]),
+                lambda x: without(x) + 2.0 * unit,
+                ends[1],
+            ),
+        ]
+    return [
+        Case(f"{value.name} {edit.kind}", value, edit, change, tuple(where), edit.heads)
+        for edit, change, where in made
+    ]
+
+
+def named(value: Value) -> str:
+    """The name of the value, in `BLOCK` where it is of a block."""
+    return str(Place(value, None if value.host == "model" else BLOCK))
 
 
 def shape_of(model: Any, value: Value) -> tuple[int, ...]:
     """The shape of a position's row, as a trace serves it."""
-    found = model.collect(
-        [PROMPT], {str(Place(value, None if value.host == "model" else BLOCK)): "last"}
-    )
+    found = model.collect([PROMPT], {named(value): "last"})
     return tuple(next(iter(found.values())).shape[1:])
 
 
@@ -199,7 +193,7 @@ def settings(model: Any) -> dict[str, Any]:
     """What makes a generation of `STEPS` tokens, whichever they are."""
     if model.engine_adapter.engine == "vllm":
         return {"ignore_eos": True}
-    return {"min_new_tokens": STEPS}
+    return {"eos_token_id": NO_TOKEN}
 
 
 def by_trace(model: Any, of: list[Case]) -> dict[str, Tensor]:
@@ -208,7 +202,7 @@ def by_trace(model: Any, of: list[Case]) -> dict[str, Tensor]:
         how = {"max_tokens": STEPS, "ignore_eos": True, "temperature": 0.0}
         together = [of]
     else:
-        how = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "do_sample": False}
+        how = {"max_new_tokens": STEPS, "eos_token_id": NO_TOKEN, "do_sample": False}
         alone = rule(model, "ALONE", len(PROMPT)) is not None
         together = [[case] for case in of] if alone else [of]
     found: dict[str, Tensor] = {}

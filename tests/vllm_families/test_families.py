@@ -20,6 +20,9 @@ from nnterp.vocabulary.values import VALUES
 from tiny import IGNORED, OTHERWISE, TINY, WRONG
 from tiny_runs import Run
 
+#: How far an edit's effect may be from the same edit's, made another way.
+SAME = 2e-5
+
 RunOf = Callable[[str], Run]
 
 ON_BOTH = [name for name, row in TINY.items() if not row.not_on_vllm]
@@ -69,6 +72,30 @@ def test_what_is_collected_is_the_same_on_both_engines(name: str, run_of: RunOf)
         assert run.collected["vllm"][key].dtype == run.collected["transformers"][key].dtype
         assert size < close, key
     assert "logits" in run.collected["vllm"]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_an_edit_as_data_is_what_a_trace_makes(name: str, run_of: RunOf) -> None:
+    for edited in run_of(name).edited.values():
+        assert edited.by_run.keys() == edited.by_trace.keys()
+        assert edited.by_run
+        for key, logits in edited.by_run.items():
+            assert relative_error(logits, edited.by_trace[key]) < SAME, key
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_edit_has_an_effect(name: str, run_of: RunOf) -> None:
+    for edited in run_of(name).edited.values():
+        for key, logits in edited.by_run.items():
+            assert relative_error(logits, edited.plain) > 1e-3, key
+
+
+@pytest.mark.parametrize("name", ON_BOTH)
+def test_an_edit_as_data_does_the_same_on_both_engines(name: str, run_of: RunOf) -> None:
+    edited = run_of(name).edited
+    limits = [limit for limit, _ in TINY[name].limits.values()]
+    for key, logits in edited["vllm"].by_run.items():
+        assert relative_error(logits, edited["transformers"].by_run[key]) < max([SAME, *limits])
 
 
 @pytest.mark.parametrize("name", TINY)
