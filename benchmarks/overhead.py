@@ -3,11 +3,11 @@
     python benchmarks/overhead.py [--requests 16 64 256] [--repeats 9] [--no-nnsight]
 
 A random llama of 30 blocks, 64 wide, so that overhead stands out: 32-token prompts, one new
-token. Plain is vLLM's own `LLM` with the same settings. Each round runs every case once, in
-an order of its own; a figure is the median of a case's ratios to the plain run of the same
-round, on the clock and, where the engine is in this process, in process CPU time. With
-VLLM_ENABLE_V1_MULTIPROCESSING=1 each engine has a process of its own; give them a core that
-is not the caller's then (VLLM_CPU_OMP_THREADS_BIND=0), or they take each other's.
+token, or eight where a case says so. Plain is vLLM's own `LLM` with the same settings. Each
+round runs every case once, in an order of its own; a figure is the median of a case's ratios to
+the plain run of the same round, on the clock and, where the engine is in this process, in
+process CPU time. With VLLM_ENABLE_V1_MULTIPROCESSING=1 each engine has a process of its own; give
+them a core that is not the caller's then (VLLM_CPU_OMP_THREADS_BIND=0), or they take each other's.
 
 The machine must be otherwise idle: one busy core makes every thread of the engine wait.
 """
@@ -30,13 +30,16 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import nnsight
+import torch
 
 import checkpoints
+from nnterp import Add, Edit, Read
 from tiny import Tiny
 
 BLOCKS = 30
 MIDDLE = 15
 ONE_TOKEN = {"temperature": 0.0, "max_tokens": 1}
+EIGHT = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
 ENGINE = {
     "dtype": "float32",
     "max_model_len": 64,
@@ -94,6 +97,48 @@ def collect(layers: str, positions: str) -> Callable[[Any, list[list[int]]], Non
     return run
 
 
+def vectors(count: int) -> torch.Tensor:
+    return torch.randn(count, 64, generator=torch.Generator().manual_seed(count))
+
+
+def edited_as_data(layer: Callable[[int], int]) -> Callable[[Any, list[list[int]]], None]:
+    """Every request with a vector of its own, at every step, in the block that ``layer`` says."""
+
+    def run(model: Any, texts: list[list[int]]) -> None:
+        edits: list[list[Edit]] = [
+            [Add(f"layers.{layer(index)}.layer_output", vector)]
+            for index, vector in enumerate(vectors(len(texts)))
+        ]
+        done = model.run(texts, edits=edits, max_tokens=8, ignore_eos=True, progress=False)
+        assert len(done.tokens) == len(texts)
+
+    return run
+
+
+def edited_by_a_trace(model: Any, texts: list[list[int]]) -> None:
+    every = vectors(len(texts))
+    with model.trace(**EIGHT) as tracer:
+        for index, text in enumerate(texts):
+            vector = every[index].clone()
+            with tracer.invoke(text):
+                for _ in tracer.iter[:8]:
+                    model.layers[MIDDLE].layer_output[:] += vector
+
+
+def read_as_data(model: Any, texts: list[list[int]]) -> None:
+    reads = [Read(f"layers.{MIDDLE}.layer_output")]
+    done = model.run(texts, reads=reads, max_tokens=8, ignore_eos=True, progress=False)
+    assert len(done.values) == 1
+
+
+#: Cases of eight tokens.
+GENERATED: dict[str, Callable[[Any, list[list[int]]], None]] = {
+    "8 tokens, each edited at every step by a trace": edited_by_a_trace,
+    "8 tokens, each edited at every step as data, one layer": edited_as_data(lambda index: MIDDLE),
+    "8 tokens, the same, a layer of its own each": edited_as_data(lambda index: index % BLOCKS),
+    "8 tokens, one layer read at every step as data": read_as_data,
+}
+
 CASES: dict[str, Callable[[Any, list[list[int]]], None]] = {
     "one layer saved": one_layer_saved,
     "every layer's last position saved": every_layers_last_position,
@@ -105,6 +150,10 @@ CASES: dict[str, Callable[[Any, list[list[int]]], None]] = {
 }
 
 
+#: What the cases of eight tokens are held against.
+EIGHT_PLAIN = "8 tokens, plain"
+
+
 def timed(run: Callable[[], None]) -> tuple[float, float]:
     """Seconds on the clock, and of this process's CPU time."""
     start, cpu = time.perf_counter(), time.process_time()
@@ -112,11 +161,13 @@ def timed(run: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - cpu
 
 
-def generate(engine: Any, texts: list[list[int]]) -> list[list[int]]:
+def generate(
+    engine: Any, texts: list[list[int]], settings: dict[str, Any] = ONE_TOKEN
+) -> list[list[int]]:
     from vllm import SamplingParams
 
     tokens = [{"prompt_token_ids": text} for text in texts]
-    outputs = engine.generate(tokens, SamplingParams(**ONE_TOKEN), use_tqdm=False)
+    outputs = engine.generate(tokens, SamplingParams(**settings), use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
@@ -126,7 +177,11 @@ def measure(
     runs: dict[str, Callable[[], Any]] = {
         "plain": lambda: generate(plain, texts),
         "idle engine": lambda: generate(model.vllm_entrypoint, texts),
-        **{name: (lambda case=case: case(model, texts)) for name, case in CASES.items()},
+        EIGHT_PLAIN: lambda: generate(plain, texts, EIGHT),
+        **{
+            name: (lambda case=case: case(model, texts))
+            for name, case in {**CASES, **GENERATED}.items()
+        },
     }
     if raw is not None:
         runs["nnsight alone, one layer saved"] = lambda: nnsight_one_layer_saved(raw, texts)
@@ -140,7 +195,8 @@ def measure(
             took[name].append(timed(runs[name]))
 
     def ratio(name: str, clock: int) -> float:
-        pairs = zip(took[name], took["plain"], strict=True)
+        base = EIGHT_PLAIN if name in GENERATED else "plain"
+        pairs = zip(took[name], took[base], strict=True)
         return statistics.median(own[clock] / base[clock] for own, base in pairs)
 
     return {name: (ratio(name, 0), ratio(name, 1)) for name in runs}
