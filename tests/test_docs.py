@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from nnterp.records.edits import KINDS
 from nnterp.tools.cli import main
 from nnterp.vocabulary.values import VALUES
 from tiny import TINY
@@ -50,6 +53,20 @@ def test_the_command_prints_the_families_asked_for(capsys: pytest.CaptureFixture
     assert {row.split("`")[1] for row in rows} == named
     assert main(["families"]) == 0
     assert capsys.readouterr().out.count("\n| `") == len(TINY)
+
+
+def test_the_page_of_interventions_runs(either: Any) -> None:
+    """Every block of it, one after another, on the tiny llama of each engine."""
+    page = (ROOT / "docs" / "interventions.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"model": either, "vector": torch.ones(either.hidden_size)}
+    for block in blocks:
+        exec(block, names)
+    assert len(names["done"].texts) == 2
+    assert names["swept"]["logits"].shape == (either.num_layers, either.vocab_size)
+    assert names["edit"].steps == slice(1, None)
+    rows = re.findall(r"^\| `(\w+)\(", page, re.MULTILINE)
+    assert rows == [kind.__name__ for kind in KINDS.values()]
 
 
 def test_links_lead_somewhere() -> None:
