@@ -15,7 +15,7 @@ from torch import Tensor
 
 import checkpoints
 from nnterp import Add, Edit, ProjectOut, Read, Replace, Scale, SetCoefficient, Zero
-from nnterp.engines.transformers.batches.batching import rule
+from nnterp.engines.transformers.batches.batching import why_alone
 from nnterp.vocabulary.names import Place
 from nnterp.vocabulary.values import VALUES, Value
 
@@ -94,7 +94,7 @@ def _of(model: Any, value: Value) -> list[Case]:
     length = len(PROMPT)
     # A query has a column for each key, of which there are as many as tokens on the prompt's step.
     pattern = "key" in value.axes
-    shape = (model.num_heads, length) if pattern else shape_of(model, value)
+    shape = shape_of(model, value)
     draw = torch.Generator().manual_seed(list(VALUES).index(value.name))
     vector = torch.randn(shape[-1], generator=draw)
     unit = vector / vector.norm()
@@ -130,7 +130,9 @@ def _of(model: Any, value: Value) -> list[Case]:
         ),
         (Zero(name, heads=heads), torch.zeros_like, range(length + STEPS)),
     ]
-    if value.name != "attention_scores":  # of a score that is -inf there is no component
+    if pattern and shape[-1] != length:  # there are columns of more than the tokens' keys
+        made = [one for one in made if one[0].vector_given is None]
+    elif value.name != "attention_scores":  # of a score that is -inf there is no component
         made += [
             (ProjectOut(name, 3 * vector, positions=every[0]), without, every[1]),
             (
@@ -152,8 +154,15 @@ def named(value: Value) -> str:
 
 def shape_of(model: Any, value: Value) -> tuple[int, ...]:
     """The shape of a position's row, as a trace serves it."""
-    found = model.collect([PROMPT], {named(value): "last"})
-    return tuple(next(iter(found.values())).shape[1:])
+
+    def last(served: Tensor) -> Tensor:
+        axis = value.token_axis
+        assert axis is not None
+        return served.select(axis, -1)[0]
+
+    reads = [Read(named(value), last)]
+    found = model.run([PROMPT], reads=reads, max_tokens=STEPS, **settings(model))
+    return tuple(found[named(value)].shape[1:])
 
 
 class Edited(NamedTuple):
@@ -162,31 +171,39 @@ class Edited(NamedTuple):
     Attributes:
         by_run: By `run`, by the case's key.
         by_trace: By a trace.
-        plain: Without an edit.
+        plain: Without an edit, of a prompt alone.
+        beside: Without an edit, of a prompt that the edited ones share batches with.
     """
 
     by_run: dict[str, Tensor]
     by_trace: dict[str, Tensor]
     plain: Tensor
+    beside: Tensor
 
 
 def edited(model: Any) -> Edited:
     """What becomes of the logits under each case."""
     of = cases(model)
     plain = model.run([PROMPT], reads=[Read("logits")], max_tokens=STEPS, **settings(model))
-    return Edited(by_run(model, of), by_trace(model, of), plain["logits"][0])
+    found, beside = by_run(model, of)
+    return Edited(found, by_trace(model, of), plain["logits"][0], beside)
 
 
-def by_run(model: Any, of: list[Case]) -> dict[str, Tensor]:
-    """The logits of each step of each case, ``[steps, vocab]``, all in one `run`."""
+def by_run(model: Any, of: list[Case]) -> tuple[dict[str, Tensor], Tensor]:
+    """The logits of each step of each case, ``[steps, vocab]``, and of a prompt without an edit.
+
+    All are of one `run`.
+    """
+    edits: list[list[Edit]] = [[], *([case.edit] for case in of)]
     done = model.run(
-        [PROMPT] * len(of),
+        [PROMPT] * len(edits),
         reads=[Read("logits")],
-        edits=[[case.edit] for case in of],
+        edits=edits,
         max_tokens=STEPS,
         **settings(model),
     )
-    return {case.key: rows for case, rows in zip(of, done["logits"], strict=True)}
+    beside, *rows = done["logits"]
+    return dict(zip((case.key for case in of), rows, strict=True)), beside
 
 
 def settings(model: Any) -> dict[str, Any]:
@@ -203,7 +220,7 @@ def by_trace(model: Any, of: list[Case]) -> dict[str, Tensor]:
         together = [of]
     else:
         how = {"max_new_tokens": STEPS, "eos_token_id": NO_TOKEN, "do_sample": False}
-        alone = rule(model, "ALONE", len(PROMPT)) is not None
+        alone = why_alone(model, len(PROMPT) + STEPS, generating=True) is not None
         together = [[case] for case in of] if alone else [of]
     found: dict[str, Tensor] = {}
     for group in together:
@@ -225,14 +242,24 @@ def change(case: Case, value: Tensor, step: int) -> None:
     assert axis is not None
     rows = value.movedim(axis, 1)[0]
     length = len(PROMPT)
-    run = list(range(length)) if step == 0 else [length + step - 1]
-    run = run[-len(rows) :]
+    # A model without a cache runs all positions over again, and they are edited over again.
+    run = list(range(length + step))[-len(rows) :]
     mine = [index for index, position in enumerate(run) if position in case.positions]
+    if "key" in case.value.axes and len(run) > 1:
+        # Of the keys that the rows of the prompt's step have.
+        of_prompt = [index for index in mine if run[index] < length]
+        put(case, rows[..., :length], of_prompt)
+        mine = [index for index in mine if run[index] >= length]
+    put(case, rows, mine)
+
+
+def put(case: Case, rows: Tensor, mine: list[int]) -> None:
+    """Make the change of ``case`` in some of ``rows``, in place."""
     if not mine:
         return
+    own = rows[mine]
     if case.heads is None:
-        rows[mine] = case.change(rows[mine])
+        own = case.change(own)
     else:
-        own = rows[mine]
         own[:, case.heads] = case.change(own[:, case.heads])
-        rows[mine] = own
+    rows[mine] = own

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nnterp.collecting.gather import Gather, Store
 from nnterp.collecting.selections import Apply, Picked, Span
+from nnterp.errors import Unavailable
 from nnterp.lifetime import Reading, copied
 from nnterp.sites.mapped import next_token_probabilities
 from nnterp.vocabulary.names import Place
@@ -42,7 +43,9 @@ def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
     def whole(span: Span) -> Tensor:
         own = tensor.narrow(0, span.start // width, 1)
         for index, name in enumerate(value.axes):
-            if name in ("seq", "query", "key"):
+            if name == "key" and tensor.shape[index] > width:
+                require_unpadded(place, padded=span.length < width)
+            elif name in ("seq", "query", "key"):
                 own = own.narrow(index, span.start % width, span.length)
         return next_token_probabilities(own) if derived else copied(own)
 
@@ -55,3 +58,16 @@ def gather_batch(gather: Gather, place: Place, tensor: Tensor) -> None:
         gather.apply(place, whole)
     else:
         gather.add(place, picked)
+
+
+def require_unpadded(place: Place, padded: bool) -> None:
+    """Refuse a padded pattern that has columns of other keys than the tokens' own.
+
+    Raises:
+        Unavailable: It is ``padded``, so that it is not known which columns are padding.
+    """
+    if padded:
+        raise Unavailable(
+            f"{place} has columns of more keys than the tokens' own here, among which those of "
+            "padding are not known; give it prompts of one length, or batch_size=1"
+        )

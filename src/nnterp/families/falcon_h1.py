@@ -14,7 +14,7 @@ __all__ = [
     "BY_ATTENTION",
     "BY_MAMBA",
     "ENVOYS",
-    "GENERATES_UNPADDED",
+    "GENERATES_ALONE",
     "READOUT",
     "RENAME",
     "TOKEN_EMBEDDINGS",
@@ -33,4 +33,4 @@ READOUT = multiplied("lm_head_multiplier")
 
 TOKEN_EMBEDDINGS = Argument("hidden_states", of="layers.0")
 
-GENERATES_UNPADDED = "Falcon H1 does not take a mask of padding once it generates"
+GENERATES_ALONE = "Falcon H1's later steps take the rows of a batch for tokens of each row"

@@ -26,4 +26,5 @@ ENVOYS = {
 }
 
 RIGHT_PADDED = "RWKV takes padding before a token into its state"
+GENERATES_ALONE = "RWKV's later steps take the rows of a batch for tokens of each row"
 NO_CACHE = "RWKV writes its state in place, which a backward pass does not go through"

@@ -33,6 +33,9 @@ class Site:
     #: then reaches it is that of a loss computed from it. None where the model computes with it.
     no_gradient: str | None = None
 
+    #: Whether an edit has to be in the memory of what arrived, because others hold it as well.
+    writes_in_place: bool = False
+
     #: Whether reading already gives the rows of one request, whichever others share the step.
     holds_own_rows: bool = False
 

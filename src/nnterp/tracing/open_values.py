@@ -115,7 +115,10 @@ class OpenValues:
 
     def content(self) -> Any:
         """Return what arrived at the location, with every edit made so far in its place."""
-        raw = self.raw()
+        return self._edited(self.raw())
+
+    def _edited(self, raw: Any) -> Any:
+        """Return ``raw``, what arrived, with every edit; parts without one are the same objects."""
         changed = False
         for prop, (host, view, version, shape) in self._open.items():
             site = self.site(prop)
@@ -142,4 +145,5 @@ class OpenValues:
 
     def fn(self) -> Any:
         """Return what to swap in at the location for the model to go on with the edits."""
-        return self.engine_adapter.edit(self.raw(), self.content())
+        raw = self.raw()
+        return self.engine_adapter.edit(raw, self._edited(raw))

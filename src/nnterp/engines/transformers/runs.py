@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nnterp.collecting.batch import InMemory, gather_batch
+from nnterp.collecting.batch import InMemory, gather_batch, require_unpadded
 from nnterp.collecting.gather import Gather
 from nnterp.collecting.request import in_order
 from nnterp.collecting.selections import Kept, Span
-from nnterp.editing.batch import edit_batch
+from nnterp.editing.batch import edit_batch, edit_patterns
 from nnterp.editing.stages import by_place
 from nnterp.engines.runs import Job, Outcome
-from nnterp.engines.transformers.batches.batching import rule
+from nnterp.engines.transformers.batches.batching import rule, why_alone
 from nnterp.vocabulary import values
 from nnterp.vocabulary.names import Place
 
@@ -63,6 +63,8 @@ class BatchRuns:
         self._spans: list[Span] = []
         self._width = 0
         self._at_end = False
+        #: How many tokens of each prompt's sequence have been run, with those of the step.
+        self._run: dict[int, int] = {}
 
     def outcome(self) -> Outcome:
         """Run every prompt, and return what came of it."""
@@ -89,7 +91,7 @@ class BatchRuns:
             width = len(ids[order[0]])
             tokens = width + more
             count = self._job.batch_size or max(1, _FORWARD // width)
-            if rule(self._model, "ALONE", tokens) is not None:
+            if why_alone(self._model, tokens, self._steps) is not None:
                 count = 1
             unpadded = ("RIGHT_PADDED", "GENERATES_UNPADDED")
             if self._steps and any(rule(self._model, name, tokens) for name in unpadded):
@@ -115,14 +117,26 @@ class BatchRuns:
     def _enter(self, spans: list[Span], width: int, at_end: bool) -> None:
         """Begin a forward, whose rows of ``width`` columns hold ``spans``."""
         self._spans, self._width, self._at_end = spans, width, at_end
+        self._run = {span.prompt: span.first + span.length for span in spans}
         self._gather.enter(spans)
 
-    def _enter_step(self, batch: Sequence[int], step: int) -> None:
-        """Begin a step of a generation, if it is not the prompts' own."""
-        if step:
-            firsts = [len(self._job.ids[prompt]) + step - 1 for prompt in batch]
-            spans = [Span(prompt, row, firsts[row], 1) for row, prompt in enumerate(batch)]
-            self._enter(spans, 1, self._at_end)
+    def _enter_step(self, batch: Sequence[int], step: int, width: int) -> None:
+        """Begin a step of a generation, if it is not the prompts' own.
+
+        Args:
+            batch: The prompts.
+            step: The step.
+            width: The number of columns of its rows: the last token's, or where the model keeps no
+                cache all there are.
+        """
+        if not step:
+            return
+        spans = []
+        for row, prompt in enumerate(batch):
+            tokens = len(self._job.ids[prompt]) + step
+            length = min(width, tokens)
+            spans.append(Span(prompt, (row + 1) * width - length, tokens - length, length))
+        self._enter(spans, width, self._at_end)
 
     def _forward(self, batch: Sequence[int]) -> None:
         """Run one forward over ``batch``, with padding on the right, where no token sees it."""
@@ -142,7 +156,7 @@ class BatchRuns:
         with torch.no_grad(), self._model.generate(inputs, **settings) as tracer:
             if self._places:
                 for step in tracer.iter[:]:
-                    self._enter_step(batch, step)
+                    self._enter_step(batch, step, self._model.input_ids.shape[1])
                     for place in self._places:
                         self._serve(place, getattr(self._host(place), place.value.name))
             result = tracer.result.save()
@@ -163,6 +177,36 @@ class BatchRuns:
         ends = settings.get("eos_token_id", own)
         return frozenset([ends] if isinstance(ends, int) else ends or ())
 
+    def _own_steps(self) -> list[Span]:
+        """Return the step's spans, with each position as in the step that runs it first.
+
+        Without a cache, a step runs all positions over again, with keys that they do not see.
+        """
+        spans = []
+        for span in self._spans:
+            prompt = len(self._job.ids[span.prompt])
+            if span.first or span.length <= prompt:
+                spans.append(span)
+                continue
+            spans.append(span._replace(length=prompt))
+            spans += [
+                Span(span.prompt, span.start + position, position, 1)
+                for position in range(prompt, span.length)
+            ]
+        return spans
+
+    def _columns(self, place: Place, pattern: Tensor) -> dict[int, int] | None:
+        """Return the column of each prompt's first key in ``pattern``, which is at ``place``.
+
+        It is negative where a window has dropped that column, and None where there are columns of
+        other keys as well.
+        """
+        keys, run = pattern.shape[-1], self._run
+        if keys > max(run.values()):
+            require_unpadded(place, padded=len(set(run.values())) > 1)
+            return None
+        return {prompt: keys - own if self._at_end else 0 for prompt, own in run.items()}
+
     def _host(self, place: Place) -> Any:
         """Return the envoy that serves the value at ``place``."""
         return self._model.host_of(place.value, place.layer or 0)
@@ -177,8 +221,11 @@ class BatchRuns:
                 for row, own in enumerate(spans)
             ]
             self._gather.enter(spans, a_row_each=True)
-        if place in self._edits:
-            edit_batch(self._edits[place], place.value, tensor, spans, self._at_end)
+        edits = self._edits.get(place)
+        if edits is not None and "key" in place.value.axes:
+            edit_patterns(edits, tensor, self._own_steps(), self._columns(place, tensor))
+        elif edits is not None:
+            edit_batch(edits, place.value, tensor, spans)
         for wanted in self._job.wanted:
             if _reached(wanted) == place:
                 gather_batch(self._gather, wanted, tensor)

@@ -5,11 +5,12 @@ that the tokenizer pads on; on the left for a generation, whose next tokens are 
 right end; and on the right where a family's model attends to padding before a token. On whichever
 side padding is, a row's tokens have positions from 0.
 
-A family says how its model deals with a batch under four names. Each is a reason as text, or a
+A family says how its model deals with a batch under five names. Each is a reason as text, or a
 function that takes the config and the number of tokens and returns a reason or None:
 ``RIGHT_PADDED``, why padding has to be on the right; ``GENERATES_UNPADDED``, why a generation
-cannot have padding; ``ALONE``, why prompts cannot share a batch at all; and ``NO_CACHE``, why a
-forward whose gradients are kept runs without a cache.
+cannot have padding; ``GENERATES_ALONE``, why prompts cannot share a generation; ``ALONE``, why
+they cannot share a batch at all; and ``NO_CACHE``, why a forward whose gradients are kept runs
+without a cache.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _tokens_of(
         return args, kwargs, [Padding(0, 0, side) for _ in invokes]
 
     tokens = max(map(_width, encodings)) + (settings.get("max_new_tokens") or 0)
-    alone = rule(model, "ALONE", tokens)
+    alone = why_alone(model, tokens, generating)
     if alone is not None and sum(len(_tokens(encoding)) for encoding in encodings) > 1:
         raise ValueError(f"{alone}; trace one prompt at a time")
     right_padded = rule(model, "RIGHT_PADDED", tokens)
@@ -188,11 +189,23 @@ def rule(model: Any, name: str, tokens: int) -> str | None:
 
     Args:
         model: A `StandardizedTransformer`.
-        name: One of the four names that the module's docstring describes.
+        name: One of the five names that the module's docstring describes.
         tokens: The number of tokens in a row of the batch.
     """
     said = getattr(model.family, name, None)
     return said(model._config, tokens) if callable(said) else said
+
+
+def why_alone(model: Any, tokens: int, generating: bool) -> str | None:
+    """Return why prompts cannot share a batch of ``tokens`` a row, or None where they can.
+
+    Args:
+        model: A `StandardizedTransformer`.
+        tokens: The number of tokens in a row of the batch, with those to be generated.
+        generating: Whether tokens are generated.
+    """
+    alone = rule(model, "GENERATES_ALONE", tokens) if generating else None
+    return alone or rule(model, "ALONE", tokens)
 
 
 def _padded(encodings: Sequence[Mapping[str, Any]]) -> bool:

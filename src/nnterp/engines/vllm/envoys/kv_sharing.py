@@ -22,6 +22,8 @@ from nnterp.vocabulary import values
 class SharedArgument(Argument):
     """Writes keys or values in place, so that later decoder blocks see an edit too."""
 
+    writes_in_place = True
+
     def write(self, host: Envoy, raw: Any, tensor: Tensor) -> Any:
         self.get(host, raw).copy_(tensor)
         return raw

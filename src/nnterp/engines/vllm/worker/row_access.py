@@ -92,10 +92,16 @@ class RowAccess:
     def write(self, content: Any, rows: Rows, values: Tensor) -> Any:
         """Return ``content`` with ``values``, ``[rows, ...]``, in place of some rows of the value.
 
-        What ``content`` holds is left as it is, and all other rows are the same to the bit.
+        All other rows are the same to the bit. What ``content`` holds is left as it is, unless the
+        value's site writes in place.
         """
         axis = self._axis
         narrow = partial(self._take, rows=rows)
+        if self._site.writes_in_place:
+            live = self._site.read(self._host, content).tensor
+            own = as_passed(self._tokens_last(values), narrow(live), self._value)
+            rows.put(own, live, self._batcher.token_axis(live) or 0)
+            return content
         if axis is None:
             before = apply(content, narrow, Tensor)
             site, layout = self._given(narrow), self._tokens_last(values)
