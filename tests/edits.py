@@ -245,7 +245,7 @@ def change(case: Case, value: Tensor, step: int) -> None:
     # A model without a cache runs all positions over again, and they are edited over again.
     run = list(range(length + step))[-len(rows) :]
     mine = [index for index, position in enumerate(run) if position in case.positions]
-    if "key" in case.value.axes and len(run) > 1:
+    if "key" in case.value.axes and step and len(run) > 1:
         # Of the keys that the rows of the prompt's step have.
         of_prompt = [index for index in mine if run[index] < length]
         put(case, rows[..., :length], of_prompt)
