@@ -51,6 +51,16 @@ class EngineAdapter(Protocol):
     def edit(self, before: Any, after: Any) -> Any:
         """Return what to swap in at a location whose content goes from ``before`` to ``after``."""
 
+    def edits_together(
+        self, site: Site, value: Value, host: Envoy, arrived: Any, view: Tensor
+    ) -> bool:
+        """Take an edited ``view`` to be put into the model together with other blocks' edits.
+
+        Returns:
+            Whether it was taken. If not, it has to be put in by itself, as by `edit`.
+        """
+        return False
+
     def unavailable_now(self, value: Value) -> str | None:
         """Return why the step the running block is at does not serve ``value``, or None."""
 

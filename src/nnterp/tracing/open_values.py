@@ -18,6 +18,7 @@ from torch import Tensor
 from nnterp.sites.base import Site
 from nnterp.tracing.engine_adapter import EngineAdapter
 from nnterp.tracing.envoy import StandardEnvoy
+from nnterp.tracing.swap import TAKEN
 from nnterp.vocabulary.values import Value
 
 #: Says where an in-place edit was made that is refused only when the block moves on.
@@ -145,5 +146,20 @@ class OpenValues:
 
     def fn(self) -> Any:
         """Return what to swap in at the location for the model to go on with the edits."""
+        if self._edited_together():
+            return TAKEN
         raw = self.raw()
         return self.engine_adapter.edit(raw, self._edited(raw))
+
+    def _edited_together(self) -> bool:
+        """Hand over the block's edit, if it is one, to be made together with other blocks'."""
+        edited = [
+            (prop, *entry) for prop, entry in self._open.items() if entry[2] != entry[1]._version
+        ]
+        if len(edited) != 1 or self.sites:
+            return False
+        [(prop, host, view, _, shape)] = edited
+        if view.shape != shape:
+            return False
+        prop.require_writable(host, _ABOVE)
+        return self.engine_adapter.edits_together(prop.site, prop.value, host, self.arrived, view)

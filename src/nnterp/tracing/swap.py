@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True)
@@ -20,3 +20,7 @@ class Swap:
 
     before: Any
     after: Any
+
+
+#: Stands for a `Swap` of edits that have been taken, to be made together with other blocks'.
+TAKEN: Final = object()

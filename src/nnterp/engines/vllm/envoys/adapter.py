@@ -57,6 +57,20 @@ class StepContent:
         batcher = self.block.interleaver.batcher
         return batcher.piece(self, site, value, host)
 
+    def take(self, site: Site, value: Value, host: StandardEnvoy, view: Tensor) -> bool:
+        """Take an edited value, if it was a piece of one read for the whole step.
+
+        Args:
+            site: Where the value is.
+            value: The value.
+            host: The envoy that hosts it.
+            view: The value as the block has edited it.
+
+        Returns:
+            Whether it was taken, to be put into the step together with others.
+        """
+        return self.block.interleaver.batcher.take(self, site, value, host, view)
+
 
 class PrivateRows(EngineAdapter):
     """Serves standard values on vLLM, as private copies of the request's rows."""
@@ -102,6 +116,11 @@ class PrivateRows(EngineAdapter):
 
     def edit(self, before: Any, after: Any) -> Any:
         return Swap(before, after)
+
+    def edits_together(
+        self, site: Site, value: Value, host: StandardEnvoy, arrived: Any, view: Tensor
+    ) -> bool:
+        return type(arrived) is StepContent and arrived.take(site, value, host, view)
 
     def unavailable_now(self, value: Value) -> str | None:
         if "vllm" not in value.prefill_only_on:

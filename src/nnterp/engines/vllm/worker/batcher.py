@@ -18,10 +18,7 @@ from nnsight.modeling.vllm.batching import VLLMBatcher
 from torch import Tensor
 
 from nnterp.collecting.selections import Rows
-from nnterp.engines.vllm.envoys.adapter import (
-    StepContent,
-    batched,
-)
+from nnterp.engines.vllm.envoys.adapter import StepContent, as_passed, batched
 from nnterp.lifetime import copied, outside_inference_mode
 from nnterp.sites.base import Site
 from nnterp.tracing.envoy import StandardEnvoy
@@ -44,6 +41,10 @@ class RowBatcher(VLLMBatcher):
     this request or another, is written into that copy. The cost is one copy of the tensor a
     location, however many requests edit it, and where the model also uses the tensor elsewhere it
     keeps its own values.
+
+    An edit of a value that was read for all rows at once is put into a copy of that value. Once all
+    blocks have been served at the location, `settled` puts the copy into the model: what it takes
+    to turn the value back into what the model holds there is done once, and not for each request.
     """
 
     def __init__(self) -> None:
@@ -52,17 +53,24 @@ class RowBatcher(VLLMBatcher):
         self.lengths: list[int] = []
         self._copies: list[Tensor] = []
         self._pieces: dict[tuple[int, str], Sequence[Tensor] | None] | None = None
+        #: The values read for the whole step with the edits that were taken in them, and where each
+        #: is.
+        self._taken: dict[tuple[int, str], tuple[Site, Value, StandardEnvoy, Tensor]] = {}
+        self._takes = False
         #: The first rows of the requests that have edited the location, whose pieces are stale.
         self._edited: set[int] = set()
 
-    def arrive(self, readers: Iterable[Any]) -> None:
+    def arrive(self, readers: Iterable[Any], takes: bool = False) -> None:
         """Start serving another location: earlier copies now belong to the model.
 
         Args:
             readers: The blocks that wait for the location.
+            takes: Whether edits may be put in together, by a call of `settled` in the end.
         """
         self._copies.clear()
         self._edited.clear()
+        self._taken.clear()
+        self._takes = takes
         rows = sum(block.batch_group[1] for block in readers if block.batch_group is not None)
         self._pieces = {} if 2 * rows > self.total else None
 
@@ -107,8 +115,57 @@ class RowBatcher(VLLMBatcher):
             whole = reading.mapped(batched(reading.tensor, value, host))
             if whole.tensor.shape[value.token_axis] != sum(self.lengths):
                 return None
+            private = whole.copied()
             # Unlike views, these have version counters of their own, which count their own edits.
-            return torch.unsafe_split_with_sizes(whole.copied(), self.lengths, value.token_axis)
+            return torch.unsafe_split_with_sizes(private, self.lengths, value.token_axis)
+
+    def take(
+        self, step: StepContent, site: Site, value: Value, host: StandardEnvoy, view: Tensor
+    ) -> bool:
+        """Take a block's edit of a value that was read for the whole step, as `piece` does.
+
+        Args:
+            step: What arrived, and the block.
+            site: Where the value is.
+            value: The value.
+            host: The envoy that hosts it.
+            view: The value with the edit, in the layout of ``value``.
+
+        Returns:
+            Whether it was taken, to be put into the step by `settled`.
+        """
+        key = (id(host), value.name)
+        if not self._takes or not self._pieces or self._pieces.get(key) is None:
+            return False
+        if key not in self._taken:
+            with outside_inference_mode():
+                reading = site.read(host, step.content)
+                whole = reading.mapped(batched(reading.tensor, value, host)).copied()
+            self._taken[key] = (site, value, host, whole)
+        whole = self._taken[key][-1]
+        assert value.token_axis is not None
+        whole.narrow(value.token_axis, *step.block.batch_group).copy_(view)
+        self._edited.add(step.block.batch_group[0])
+        return True
+
+    def with_edits_of(self, group: BatchGroup, full: Any) -> Any:
+        """Return ``full``, with what was taken in it if the request of ``group`` has edited it."""
+        edited = bool(self._taken) and group is not None and group[0] in self._edited
+        return self.settled(full) if edited else full
+
+    def settled(self, full: Any) -> Any:
+        """Return ``full`` with the edits that were taken in it."""
+        for site, value, host, whole in self._taken.values():
+            like = site.read(host, full).tensor
+            full = site.write(host, full, as_passed(whole, like, value))
+        return full
+
+    def _refresh(self, full: Any, group: BatchGroup) -> None:
+        """Put the rows of ``group``, as they are in ``full``, into the values that were taken."""
+        for site, value, host, whole in self._taken.values():
+            own = batched(site.read(host, self.narrow(full, group)).tensor, value, host)
+            assert value.token_axis is not None
+            whole.narrow(value.token_axis, *group).copy_(own)
 
     def narrow(self, value: Any, group: BatchGroup) -> Any:
         """Return ``value`` with each tensor cut to the rows of ``group``, ``[start, length]``."""
@@ -126,6 +183,13 @@ class RowBatcher(VLLMBatcher):
         if group is not None:
             self._edited.add(group[0])
         rows = None if group is None else Rows([group[0]], [group[1]])
+        changed = self._changed(full, group, rows, edited)
+        if group is not None:
+            self._refresh(changed, group)
+        return changed
+
+    def _changed(self, full: Any, group: BatchGroup, rows: Rows | None, edited: Any) -> Any:
+        """Return ``full`` with the rows of ``group`` as ``edited`` has them, or refuse a misfit."""
         if isinstance(edited, Swap):
             return self.merged(full, rows, edited.before, edited.after)
         # An assignment to one of nnsight's own handles swaps in whatever it is given.

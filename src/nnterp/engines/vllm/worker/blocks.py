@@ -25,6 +25,7 @@ from nnterp.engines.vllm.worker.request_state import RequestState
 from nnterp.engines.vllm.worker.thread_state import thread_state
 from nnterp.tracing.open_values import OpenValues
 from nnterp.tracing.steps import end_loop, raise_in
+from nnterp.tracing.swap import TAKEN
 
 
 class BlockEnded(Exception):
@@ -141,7 +142,7 @@ class RequestBlock(Mediator):
             if self.iteration:
                 self.iteration = None
             if pending.event is Event.VALUE:
-                self._hand_over(pending, value)
+                self._hand_over(pending, self.batcher.with_edits_of(self.batch_group, value))
             else:
                 value = self._put_back(pending, value)
         return value
@@ -163,6 +164,9 @@ class RequestBlock(Mediator):
         # Edits of logits and samples end in a token, which the request keeps; other edits may end
         # in the KV cache.
         self.state.edited |= not pending.provider.endswith((".logits", ".samples"))
+        if pending.value is TAKEN:
+            self.pending = self.switch()
+            return content
         try:
             content = self.batcher.widen(content, self.batch_group, pending.value)
         except RefusedSplice as refused:

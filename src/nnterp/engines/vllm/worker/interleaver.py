@@ -127,9 +127,12 @@ class RowInterleaver(VLLMInterleaver):
         """Serve ``value`` to the blocks that wait for it; return what the model goes on with."""
         if provider not in self.parked:
             return super().handle(provider, value)
-        self.batcher.arrive(self.parked[provider])
+        # A cache records what is there as soon as the blocks are served, and a fragment is split.
+        whole = self.fragments is None or not self.fragments.fragmented(provider)
+        takes = whole and provider not in self.observers
+        self.batcher.arrive(self.parked[provider], takes)
         self.outer = thread_state()
         try:
-            return super().handle(provider, value)
+            return self.batcher.settled(super().handle(provider, value))
         finally:
             self.outer = None
