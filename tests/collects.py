@@ -44,6 +44,9 @@ def wanted(model: Any) -> dict[str, Any]:
         "logits": "last",
         "next_token_probs": "last",
     }
+    if model._config.model_type == "deepseek_v4":
+        # Its second block has columns of compressed keys, in a batch of several lengths unknown.
+        del choices["layers.1.self_attn.attention_probabilities"]
     return {name: how for name, how in choices.items() if _served(served, name)}
 
 

@@ -20,6 +20,7 @@ from nnterp.editing.batch import edit_batch, edit_patterns
 from nnterp.editing.stages import by_place
 from nnterp.engines.runs import Job, Outcome
 from nnterp.engines.transformers.batches.batching import rule, why_alone
+from nnterp.sites.base import parameters
 from nnterp.vocabulary import values
 from nnterp.vocabulary.names import Place
 
@@ -167,7 +168,9 @@ class BatchRuns:
             self._tokens[prompt] = new[:over]
 
     def _wants_every_logit(self) -> bool:
-        """Return whether logits of other positions than each step's last are asked for."""
+        """Return whether logits are asked for that the model computes only if told to."""
+        if "logits_to_keep" not in parameters(type(self._model._module).forward):
+            return False
         kept = self._job.wanted.get(Place(values.LOGITS, None))
         return kept is not None and not (isinstance(kept, Kept) and kept.is_last)
 
