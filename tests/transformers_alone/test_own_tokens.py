@@ -344,7 +344,29 @@ def test_beams_are_the_rows_of_their_prompt(llama: Any) -> None:
     assert relative_error(outcomes[1], outcomes[0]) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["rwkv", "minimax"])
+@pytest.mark.parametrize("name", ["rwkv", "falcon_h1"])
+def test_prompts_that_later_steps_would_mix_up_are_generated_from_apart(
+    name: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    """In a batch these models broadcast rows over tokens from the second step on."""
+    model = load(tiny_folder(name))
+    settings = {"max_new_tokens": 3, "eos_token_id": -1}
+    with pytest.raises(ValueError, match="rows of a batch for tokens .* trace one prompt at a"):
+        with model.generate(**settings, do_sample=False) as tracer:
+            for prompt in (SHORT, SHORT):
+                with tracer.invoke(torch.tensor([prompt])):
+                    pass
+    done = model.run([SHORT, SHORT, LONG], max_tokens=3, eos_token_id=-1)
+    alone = AutoModelForCausalLM.from_pretrained(tiny_folder(name), dtype=torch.float32).eval()
+    for prompt, tokens in zip((SHORT, SHORT, LONG), done.tokens, strict=True):
+        ids = list(prompt)
+        for _ in range(3):
+            with torch.no_grad():
+                ids.append(int(alone(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+        assert tokens == ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("name", ["minimax"])
 def test_what_a_model_would_generate_wrongly_from_padded_prompts_is_refused(
     name: str, tiny_folder: Callable[[str], Path]
 ) -> None:

@@ -79,16 +79,18 @@ class Collected(Mapping[str, Tensor | Ragged]):
         """
         found: dict[str, Tensor | Ragged] = {}
         for place, kept in wanted.items():
-            counts = kept.counts()
+            room = kept.counts()
+            counts = kept.counts_of(run) if isinstance(kept, Kept) else room
             rows = results.get(place)
-            if rows is None and any(counts):
-                raise Unavailable(
-                    f"{place}: no forward reached it. On an engine with taps, a value has to be "
-                    "among them"
-                )
-            rows = torch.empty(0) if rows is None else rows
-            if isinstance(kept, Kept) and (made := kept.counts_of(run)) != counts:
-                rows, counts = _begun(rows, counts, made), made
+            if rows is None:
+                if any(counts):
+                    raise Unavailable(
+                        f"{place}: no forward reached it. On an engine with taps, a value has to "
+                        "be among them"
+                    )
+                rows = torch.empty(0)
+            elif counts != room:
+                rows = _begun(rows, room, counts)
             found[str(place)] = Ragged(rows, _offsets(counts)) if kept.ragged else rows
         return cls(found)
 

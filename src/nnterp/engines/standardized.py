@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
+from dataclasses import replace
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -396,30 +397,47 @@ class Standardized(StandardEnvoy):
     ) -> Run:
         """Check what `run` or `collect` is given, and do it."""
         require_outside_blocks(caller)
+        job = self._job(
+            prompts,
+            reads,
+            edits,
+            max_tokens,
+            generates=generates,
+            batch_size=batch_size,
+            lora_request=lora_request,
+            settings=settings,
+        )
+        ids = job.ids
+        shown = len(ids) >= BAR_FROM if progress is None else progress
+        disabled = not shown or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+        said = "Running" if generates else "Collecting"
+        with tqdm(total=len(ids), desc=said, unit="prompt", disable=disabled) as bar:
+            rows, tokens, texts = self._do(replace(job, advance=bar.update))
+        run = [len(own) + max(len(new) - 1, 0) for own, new in zip(ids, tokens, strict=True)]
+        return Run(list(texts), list(tokens), Collected.of(job.wanted, rows, run))
+
+    def _job(
+        self,
+        prompts: Prompts,
+        reads: Sequence[Read],
+        edits: Edits,
+        max_tokens: int,
+        *,
+        generates: bool = True,
+        batch_size: int | None = None,
+        lora_request: Any = None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Job:
+        """Return what `run` is given as a job, once it is checked; it raises what `run` does."""
         if max_tokens < 1:
             raise ValueError(f"max_tokens is the number to generate, 1 at least, not {max_tokens}")
         ids = token_ids(self.tokenizer, prompts)
         lengths = [Length(len(own), len(own) + max_tokens - 1) for own in ids]
         wanted = wanted_places(self, reads, lengths)
         changes = resolved(self, edits, lengths)
-        shown = len(ids) >= BAR_FROM if progress is None else progress
-        disabled = not shown or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-        said = "Running" if generates else "Collecting"
-        with tqdm(total=len(ids), desc=said, unit="prompt", disable=disabled) as bar:
-            job = Job(
-                ids,
-                max_tokens,
-                generates,
-                wanted,
-                changes,
-                batch_size,
-                bar.update,
-                lora_request,
-                settings,
-            )
-            rows, tokens, texts = self._do(job)
-        run = [len(own) + max(len(new) - 1, 0) for own, new in zip(ids, tokens, strict=True)]
-        return Run(list(texts), list(tokens), Collected.of(wanted, rows, run))
+        return Job(
+            ids, max_tokens, generates, wanted, changes, batch_size, int, lora_request, settings
+        )
 
     def row_shapes(self, at: Sequence[Place]) -> Mapping[Place, tuple[int, ...]]:
         """Return the shape of one position's row of the value at each place.

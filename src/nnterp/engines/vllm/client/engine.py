@@ -9,9 +9,10 @@ out, as it does one whose block waits for the output.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nnsight.modeling.vllm.engines.engine import NNsightLLMEngine, attach, merge_collected
@@ -48,11 +49,13 @@ class StandardizedEngine(NNsightLLMEngine):
         with_block: The ids of the requests in flight that carry a block or name edits.
         edits: The edits installed on the engine; while there are any, they run on every request.
         advance: A function that is told after each step how many requests it finished, or None.
+        added: The ids of the requests that were added within `aborting`.
     """
 
     with_block: set[str]
     edits: list[Any]
     advance: Callable[[int], Any] | None
+    added: list[str]
 
     @classmethod
     def convert(cls, engine: LLMEngine, edits: list[Any]) -> None:
@@ -66,11 +69,33 @@ class StandardizedEngine(NNsightLLMEngine):
         engine.with_block = set()
         engine.edits = edits
         engine.advance = None
+        engine.added = []
+
+    @contextlib.contextmanager
+    def aborting(self, advance: Callable[[int], Any] | None = None) -> Iterator[None]:
+        """Abort the requests added within that an error or an interrupt leaves unfinished.
+
+        Otherwise whoever steps the engine next runs them on, and is given their outputs.
+
+        Args:
+            advance: A function to tell after each step within how many requests it finished.
+        """
+        self.added, self.advance = [], advance
+        try:
+            yield
+        except BaseException:
+            self.abort_request(self.added)
+            # A step that ended half-way has filled none of the blocks that count as cached.
+            self.reset_prefix_cache()
+            raise
+        finally:
+            self.added, self.advance = [], None
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kw: Any) -> str:
         ours = has_block(params)
         if ours or self.edits:
             prompt = salted(prompt)
+        self.added.append(request_id)
         added = super().add_request(request_id, prompt, params, *args, **kw)
         if ours:
             self.with_block.add(request_id)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-import pickle
-import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from nnsight.intervention.errors import raise_deferred
-from nnsight.intervention.serialization import dumps
-from torch import Tensor, nn
+from torch import nn
 
 from nnterp.advice import known_wrong, measured
 from nnterp.collecting.request import require_served
@@ -44,15 +39,16 @@ from nnterp.engines.vllm.transport.address import Address
 from nnterp.engines.vllm.transport.keys import (
     ADDRESS_KEY,
     BLOCK_KEY,
-    RUN_KEY,
     TREE_KEY,
 )
-from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.engines.vllm.transport.tree import pack_tree
 from nnterp.engines.vllm.tree import ModuleTree, VLLMVocabulary
 from nnterp.sites.two_part import locations
 from nnterp.tracing.saves import warn_of_unnamed
 from nnterp.vocabulary.names import places
+
+if TYPE_CHECKING:
+    from nnterp.engines.vllm.client.engine_run import EngineRun
 
 #: The most prompts of a run that wait in the engine at a time.
 _WAITING = 2048
@@ -231,12 +227,13 @@ class StandardizedVLLM(VLLMVocabulary):
 
     def _call(self, prompts: list, params: list, lora_requests: list, **kwargs: Any) -> Any:
         mediators = self._attach_mediators(params, **kwargs)
-        outputs = self.vllm_entrypoint.generate(
-            prompts,
-            sampling_params=params,
-            lora_request=lora_requests,
-            use_tqdm=self._shows_progress(len(prompts)),
-        )
+        with self.vllm_entrypoint.llm_engine.aborting():
+            outputs = self.vllm_entrypoint.generate(
+                prompts,
+                sampling_params=params,
+                lora_request=lora_requests,
+                use_tqdm=self._shows_progress(len(prompts)),
+            )
         explain_undefined(mediators, outputs)
         merge_saves.prepare(mediators, outputs)
         self._collect(mediators, outputs)
@@ -245,51 +242,30 @@ class StandardizedVLLM(VLLMVocabulary):
     def _do(self, job: Job) -> Outcome:
         if self._async_engine:
             raise NotImplementedError("this needs an engine loaded without mode='async'")
-        from nnterp.engines.vllm.client.engine import salted
-
-        sampling = self._sampling(job)
-        if not self.dispatched:
-            self.dispatch()
         adapters = adapters_of(job.lora_request, len(job.ids))
-        engine = self.vllm_entrypoint.llm_engine
-        name = uuid.uuid4().hex
-        plan = Plan(
-            {str(place): kept for place, kept in job.wanted.items()},
-            {str(place): own for place, own in job.changes.items()},
-            [length.run for length in job.lengths],
-            torch.cuda.is_available(),
-        )
-        edited = {prompt for own in job.changes.values() for prompt in own}
-        engine.collective_rpc("begin_run", args=(name, dumps(plan)))
         tokens: list[list[int]] = [[] for _ in job.ids]
         texts = [""] * len(job.ids)
-        complete = False
-        try:
-            engine.advance = job.advance
+        with self._under_way(job) as run, self.vllm_entrypoint.llm_engine.aborting(job.advance):
             for batch in batches(adapters, job.batch_size or _WAITING):
-                prompts = [{"prompt_token_ids": job.ids[prompt]} for prompt in batch]
                 outputs = self.vllm_entrypoint.generate(
-                    [
-                        salted(ids) if prompt in edited else ids
-                        for prompt, ids in zip(batch, prompts, strict=True)
-                    ],
-                    [sampling(extra_args={RUN_KEY: [name, prompt]}) for prompt in batch],
+                    [run.prompt(prompt) for prompt in batch],
+                    [run.params(prompt) for prompt in batch],
                     lora_request=[adapters[prompt] for prompt in batch],
                     use_tqdm=False,
                 )
                 for prompt, output in zip(batch, outputs, strict=True):
                     tokens[prompt] = list(output.outputs[0].token_ids)
                     texts[prompt] = output.outputs[0].text
-            complete = True
-        finally:
-            engine.advance = None
-            answers = engine.collective_rpc("end_run", args=(name, complete))
-        found: dict[str, Tensor] = {}
-        for results, error in (pickle.loads(answer) for answer in answers if answer):
-            raise_deferred(error)
-            found |= results
-        rows = {place: found[str(place)] for place in job.wanted if str(place) in found}
-        return Outcome(rows, tokens, texts)
+        return Outcome(run.rows, tokens, texts)
+
+    def _under_way(self, job: Job) -> EngineRun:
+        """Return ``job`` as a run on the engine, which is loaded if it is not yet."""
+        from nnterp.engines.vllm.client.engine_run import EngineRun
+
+        sampling = self._sampling(job)
+        if not self.dispatched:
+            self.dispatch()
+        return EngineRun(self.vllm_entrypoint.llm_engine, job, sampling)
 
     def _sampling(self, job: Job) -> Callable[..., Any]:
         """Return a function that makes the sampling params of a request of ``job``.

@@ -176,6 +176,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         Returns:
             The pickled results and error. None if they are not wanted, or on any other rank.
         """
+        self.nnsight_model.interleaver.row_consumers = {}
         return self.nnsight_requests.runs.end(run_id, keep)
 
     # A step that no block and no run takes part in is run by vLLM's own methods, without

@@ -88,6 +88,7 @@ class Runs:
         """End a run, and return what it read, as `Run.finish` does."""
         run = self.under_way.pop(run_id)
         self.forget([name for name, (other, _) in self._requests.items() if other is run])
+        self._in_step.clear()  # which would keep its results and vectors until the next step
         return run.finish(keep)
 
     def edited(self) -> Iterator[str]:
