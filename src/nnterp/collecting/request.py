@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from nnterp.collecting.selections import Apply, Kept, Selection, selection
 from nnterp.errors import Unavailable
@@ -24,6 +24,9 @@ class ServedModel(Protocol):
 
     def host_of(self, value: values.Value, layer: int) -> Any:
         """Return the envoy that serves ``value`` for block ``layer``."""
+
+    def require_declared(self, place: Place, use: Literal["edits", "reads"]) -> None:
+        """Raise `Unavailable` where the engine's compiled forward lacks ``place`` for ``use``."""
 
 
 def wanted_places(
@@ -79,6 +82,7 @@ def _require(model: ServedModel, place: Place, kept: Selection) -> None:
     """Refuse ``place`` where it is not served, or not at the positions that ``kept`` selects."""
     value = place.value
     require_served(model, place)
+    model.require_declared(place, "reads")
     if isinstance(kept, Apply):
         return
     if "key" in value.axes:

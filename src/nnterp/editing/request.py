@@ -129,6 +129,7 @@ def _require_editable(model: EditedModel, place: Place, edit: Edit) -> None:
         TypeError: It is of integers, and the edit computes.
     """
     host = require_served(model, place)
+    model.require_declared(place, "edits")
     getattr(type(host), place.value.name).require_writable(host)
     if edit.heads is not None and not set(HEADS) & set(place.value.axes):
         raise ValueError(f"{place} has no heads; leave heads out")

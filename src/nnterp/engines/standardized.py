@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from nnsight.intervention import aliasing
@@ -453,6 +453,13 @@ class Standardized(StandardEnvoy):
             rows = self._do(job).rows
             self._row_shapes |= {place: tuple(rows[place].shape[1:]) for place in unknown}
         return self._row_shapes
+
+    def require_declared(self, place: Place, use: Literal["edits", "reads"]) -> None:
+        """Refuse ``place`` where a compiled forward has no such edits or reads in it.
+
+        Raises:
+            Unavailable: It has none.
+        """
 
     def _do(self, job: Job) -> Outcome:
         """Run the prompts of ``job``, with its edits, and keep what it wants."""

@@ -38,12 +38,15 @@ class Mapped(Site):
         exact: Whether ``to`` followed by ``back`` is exactly the identity, as for a rearrangement.
             Where the functions compute in floating point it is not: a write then changes only the
             numbers that were edited and leaves the others as they were, to the bit.
+        factor: Computes, from the host, the number by which ``to`` multiplies; None where it does
+            something else.
     """
 
     site: Site
     to: To
     back: Back
     exact: bool = False
+    factor: Callable[[Any], float] | None = None
 
     @property
     def read_only(self) -> str | None:  # type: ignore[override]
@@ -111,6 +114,7 @@ def scaled(site: Site, factor: Callable[[Any], float]) -> Mapped:
         site,
         to=lambda host, tensor: tensor * factor(host),
         back=lambda host, value, held: value / factor(host),
+        factor=factor,
     )
 
 
@@ -126,6 +130,7 @@ def changed_later(site: Site) -> Mapped:
         to=lambda host, tensor: copied(tensor),
         back=lambda host, value, held: value,
         exact=True,
+        factor=lambda host: 1.0,
     )
 
 

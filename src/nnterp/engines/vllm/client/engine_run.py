@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,10 @@ from nnsight.intervention.errors import raise_deferred
 from nnsight.intervention.serialization import dumps
 from torch import Tensor
 
+from nnterp.editing.request import Changes
 from nnterp.engines.runs import Job
 from nnterp.engines.vllm.client.engine import salted
+from nnterp.engines.vllm.transport.in_graph import GraphEdits
 from nnterp.engines.vllm.transport.keys import RUN_KEY
 from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.vocabulary.names import Place
@@ -35,16 +37,27 @@ class EngineRun:
         engine: vLLM's synchronous engine.
         job: The job.
         sampling: Makes a request's sampling params of settings by name.
+        in_graph: The changes that are made in the engine's compiled forward.
+        beside: The other changes.
 
     Attributes:
         rows: What was kept at each place that a forward reached, once the run has ended.
     """
 
-    def __init__(self, engine: Any, job: Job, sampling: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        job: Job,
+        sampling: Callable[..., Any],
+        in_graph: GraphEdits,
+        beside: Changes,
+    ) -> None:
         self.rows: Mapping[Place, Tensor] = {}
         self._engine = engine
         self._job = job
         self._sampling = sampling
+        self._in_graph = in_graph
+        self._beside = beside
         self._id = uuid.uuid4().hex
         self._edited = {prompt for own in job.changes.values() for prompt in own}
 
@@ -52,7 +65,8 @@ class EngineRun:
         job = self._job
         plan = Plan(
             {str(place): kept for place, kept in job.wanted.items()},
-            {str(place): own for place, own in job.changes.items()},
+            {str(place): own for place, own in self._beside.items()},
+            self._in_graph,
             [length.run for length in job.lengths],
             torch.cuda.is_available(),
         )
@@ -73,6 +87,17 @@ class EngineRun:
             found |= results
         named = {str(place): place for place in self._job.wanted}
         self.rows = {named[name]: rows for name, rows in found.items()}
+
+    def waves(self, prompts: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield ``prompts`` in parts, each of which can be run once the one before it is done."""
+        left = prompts
+        while left:
+            ready = len(left)
+            if self._in_graph.ranges:
+                asked = (self._id, list(left))
+                ready = min(self._engine.collective_rpc("arm_run", args=asked))
+            yield left[:ready]
+            left = left[ready:]
 
     def prompt(self, index: int) -> dict[str, Any]:
         """Return a prompt of the job as vLLM takes it."""

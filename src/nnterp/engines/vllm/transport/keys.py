@@ -14,6 +14,9 @@ TREE_KEY = "nnterp_tree"
 #: In the engine's config: the address of the process that saved values are sent to.
 ADDRESS_KEY = "nnterp_caller"
 
+#: In the engine's config: what its compiled forward reads and edits.
+GRAPH_KEY = "nnterp_in_graph"
+
 #: In a request's ``extra_args``: its block, and the installed edits it names; nnsight's keys.
 BLOCK_KEY = "nnsight_mediator"
 EDITS_KEY = "nnsight_edits"

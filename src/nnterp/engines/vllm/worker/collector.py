@@ -8,16 +8,19 @@ waits.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from nnsight.intervention.errors import capture_exception
+from torch import Tensor
 
 from nnterp.collecting.gather import Gather, NullStore
-from nnterp.collecting.selections import Apply, Selection, Span
+from nnterp.collecting.selections import Apply, Rows, Selection, Span
+from nnterp.engines.vllm.worker.in_graph import KeptRows
 from nnterp.engines.vllm.worker.row_access import Consumers, RowAccess
 from nnterp.engines.vllm.worker.store import CallersStore
+from nnterp.lifetime import Reading
 from nnterp.vocabulary.names import Place
 
 
@@ -28,18 +31,25 @@ class Collector:
         model: The worker's tree.
         wanted: The selection at each place.
         store: Where the rows are put; None on a rank that only takes part in the reading.
+        kept: Takes rows of the places that a compiled forward keeps.
 
     Attributes:
         error: The first error, captured for the client; after it nothing more is kept.
     """
 
     def __init__(
-        self, model: Any, wanted: Mapping[Place, Selection], store: CallersStore | None
+        self,
+        model: Any,
+        wanted: Mapping[Place, Selection],
+        store: CallersStore | None,
+        kept: Mapping[Place, KeptRows],
     ) -> None:
         self.error: dict[str, Any] | None = None
         self._store = store
         self._gather = Gather(wanted, store or NullStore())
-        self._consumers = Consumers((place, RowAccess(model, place)) for place in wanted)
+        self._kept = {place: rows for place, rows in kept.items() if place in wanted}
+        beside = [place for place in wanted if place not in self._kept]
+        self._consumers = Consumers((place, RowAccess(model, place)) for place in beside)
 
     def enter(self, spans: Sequence[Span], a_row_each: bool = False) -> None:
         """Take note of which prompts' tokens are in the rows of the step that begins.
@@ -62,18 +72,38 @@ class Collector:
             return content
         try:
             for place, access in self._consumers.reach(location, content):
-                self._take(place, access, content)
+                self._take(
+                    place, partial(access.read, content), partial(access.of_prompt, content)
+                )
+                access.release()
         except Exception as error:  # of the caller's function, or for want of room
             self.error = capture_exception(error)
         return content
 
-    def _take(self, place: Place, access: RowAccess, content: Any) -> None:
-        """Keep the wanted rows of the value at ``place``, which is in ``content``."""
+    def take_kept(self) -> None:
+        """Keep the wanted rows of what the compiled forward of the step has kept."""
+        if self.error is not None:
+            return
+        try:
+            for place, rows in self._kept.items():
+                self._take(place, rows.read, rows.of_prompt)
+        except Exception as error:  # of the caller's function, or for want of room
+            self.error = capture_exception(error)
+
+    def _take(
+        self, place: Place, read: Callable[[Rows], Reading], of_prompt: Callable[[Span], Tensor]
+    ) -> None:
+        """Keep the wanted rows of the value at ``place``.
+
+        Args:
+            place: The value, and the block.
+            read: Returns some of its rows, ``[rows, ...]``.
+            of_prompt: Returns a copy of a prompt's value, in the layout of a trace with batch 1.
+        """
         if isinstance(self._gather.wanted[place], Apply):
-            self._gather.apply(place, partial(access.of_prompt, content))
+            self._gather.apply(place, of_prompt)
         else:
-            self._gather.add(place, partial(access.read, content))
-        access.release()
+            self._gather.add(place, read)
 
     def finish(self, keep: bool) -> bytes | None:
         """Return the results and the error, pickled for the caller's process.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnsight.intervention.serialization import loads
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
+import torch
 from torch import nn
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 from vllm.platforms import current_platform
@@ -22,7 +23,8 @@ from nnterp.engines.registry import register_missing
 from nnterp.engines.vllm.load_isolation import classes_unchanged
 from nnterp.engines.vllm.transport import packing
 from nnterp.engines.vllm.transport.address import Address
-from nnterp.engines.vllm.transport.keys import ADDRESS_KEY, TREE_KEY
+from nnterp.engines.vllm.transport.in_graph import Declared
+from nnterp.engines.vllm.transport.keys import ADDRESS_KEY, GRAPH_KEY, TREE_KEY
 from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.engines.vllm.transport.tree import unpack_tree
 from nnterp.engines.vllm.worker.answers import without_saves
@@ -32,6 +34,7 @@ from nnterp.engines.vllm.worker.edited_cache import EditedBlocks
 from nnterp.engines.vllm.worker.editor import Editor
 from nnterp.engines.vllm.worker.forwards import NnsightForwards
 from nnterp.engines.vllm.worker.graphs import TwofoldGraphs
+from nnterp.engines.vllm.worker.in_graph import GraphEditor, InGraph
 from nnterp.engines.vllm.worker.interleaver import RowInterleaver
 from nnterp.engines.vllm.worker.lora import LoraAdapters
 from nnterp.engines.vllm.worker.requests import RowRequests
@@ -53,6 +56,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
 
     _graphs: TwofoldGraphs | None = None
     _nnsight_forwards: NnsightForwards | None = None
+    #: Set where the forward is compiled, with edits and reads in it.
+    _in_graph: InGraph | None = None
     #: Set where attention reads what a KV cache block's last request left in it: on a CPU.
     _edited_blocks: EditedBlocks | None = None
     #: Whether nnsight takes part in the current step.
@@ -87,7 +92,16 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             interleaver.adapters = LoraAdapters(self.lora_manager._adapter_manager, at_once)
         self.nnsight_requests = RowRequests()
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
-        if not interleaver.taps:
+        if GRAPH_KEY in extra:
+            # A compiler follows no forward of nnsight's, and finds these steps in their place.
+            NnsightForwards(model).use(False)
+            self._in_graph = InGraph(
+                self.nnsight_model,
+                Declared.of_config(extra[GRAPH_KEY]),
+                max(self.max_num_tokens, self.compilation_config.max_cudagraph_capture_size or 0),
+                torch.empty(0, dtype=self.model_config.dtype, device=self.device),
+            )
+        elif not interleaver.taps:
             self._nnsight_forwards = NnsightForwards(model)
         if current_platform.is_cpu():
             self._edited_blocks = EditedBlocks(self)
@@ -160,11 +174,27 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
 
         answers = get_tensor_model_parallel_rank() == 0
         store = CallersStore(self._caller, given.sees_gpu) if answers else None
+        in_graph = self._in_graph
         self.nnsight_requests.runs.under_way[run_id] = Run(
             given.lengths,
             Editor(model, at(given.changes), self.device),
-            Collector(model, at(given.wanted), store),
+            None if in_graph is None else GraphEditor(in_graph, given.in_graph),
+            Collector(model, at(given.wanted), store, {} if in_graph is None else in_graph.reads),
         )
+
+    def arm_run(self, run_id: str, prompts: list[int]) -> int:
+        """Install the edits of prompts of a run in the compiled forward.
+
+        Args:
+            run_id: The id of the run.
+            prompts: The prompts that are to be run next, in order.
+
+        Returns:
+            How many of them, from the first, there is room for.
+        """
+        editor = self.nnsight_requests.runs.under_way[run_id].in_graph
+        assert editor is not None
+        return editor.arm(prompts)
 
     def end_run(self, run_id: str, keep: bool) -> bytes | None:
         """End a run, and return what it read, from the rank that answers.
@@ -217,11 +247,15 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         if not self._watched:
             if self._graphs is not None:
                 self._graphs.use(broken=False)
+            if self._in_graph is not None:
+                self._in_graph.begin_step({})
             return super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
         super()._update_states(scheduler_output)
         self.nnsight_requests.runs.forget(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)
         self.nnsight_requests.enter_runs(self.nnsight_model, self.requests)
+        if self._in_graph is not None:
+            self._in_graph.begin_step(self.nnsight_requests.runs.slots)
         if self._graphs is not None:
             interleaver = self.nnsight_model.interleaver
             self._graphs.use(broken=bool(interleaver.mediators or interleaver.row_consumers))

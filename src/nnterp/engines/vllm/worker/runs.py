@@ -13,7 +13,9 @@ from nnterp.collecting.selections import Span
 from nnterp.engines.vllm.transport.keys import RUN_KEY
 from nnterp.engines.vllm.worker.collector import Collector
 from nnterp.engines.vllm.worker.editor import Editor
+from nnterp.engines.vllm.worker.in_graph import GraphEditor
 from nnterp.engines.vllm.worker.interleaver import RowConsumer
+from nnterp.records.positions import Range
 
 
 class _InStep(NamedTuple):
@@ -38,13 +40,21 @@ class Run(NamedTuple):
 
     Attributes:
         lengths: The number of tokens that steps run at most, of each prompt's sequence.
-        editor: Makes the edits.
+        editor: Makes the edits beside the forward.
+        in_graph: Makes those in a compiled forward, if the engine has one.
         collector: Keeps what is read.
     """
 
     lengths: Sequence[int]
     editor: Editor
+    in_graph: GraphEditor | None
     collector: Collector
+
+    def edits(self, prompt: int) -> bool:
+        """Return whether anything of ``prompt`` is edited."""
+        return self.editor.edits(prompt) or (
+            self.in_graph is not None and self.in_graph.edits(prompt)
+        )
 
     @property
     def consumers(self) -> tuple[RowConsumer, ...]:
@@ -53,6 +63,8 @@ class Run(NamedTuple):
 
     def finish(self, keep: bool) -> bytes | None:
         """Return what was read and the first error, pickled, as `Collector.finish` does."""
+        if self.in_graph is not None:
+            self.in_graph.release()
         self.collector.error = self.editor.error or self.collector.error
         return self.collector.finish(keep)
 
@@ -62,10 +74,12 @@ class Runs:
 
     Attributes:
         under_way: The runs, by id.
+        slots: The slot of each range of the step's rows that is edited in a compiled forward.
     """
 
     def __init__(self) -> None:
         self.under_way: dict[str, Run] = {}
+        self.slots: dict[Range, int] = {}
         self._requests: dict[str, tuple[Run, int]] = {}
         self._in_step: list[tuple[Run, list[_InStep]]] = []
 
@@ -94,7 +108,7 @@ class Runs:
     def edited(self) -> Iterator[str]:
         """Yield the ids of requests that are edited."""
         for request_id, (run, prompt) in self._requests.items():
-            if run.editor.edits(prompt):
+            if run.edits(prompt):
                 yield request_id
 
     def enter(
@@ -122,10 +136,13 @@ class Runs:
             start += tokens
         self._in_step = list(by_run.values())
         found: dict[str, list[RowConsumer]] = {}
+        self.slots = {}
         for run, within in self._in_step:
             rows = [span.tokens for span in within]
             run.editor.enter(rows)
             run.collector.enter(rows)
+            if run.in_graph is not None:
+                self.slots |= run.in_graph.slots_of(rows)
             for consumer in run.consumers:
                 for location in consumer.locations:
                     found.setdefault(location, []).append(consumer)
@@ -133,6 +150,8 @@ class Runs:
 
     def enter_logits(self) -> None:
         """Tell every run of the step that tensors have a row a request from here on."""
+        for run, _ in self._in_step:
+            run.collector.take_kept()
         for run, within in self._in_step:
             rows = [span.logits for span in within]
             run.editor.enter(rows)

@@ -49,6 +49,10 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
         """Start a run in the model runner."""
         self.model_runner.begin_run(run_id, plan)
 
+    def arm_run(self, run_id: str, prompts: list[int]) -> int:
+        """Install the edits of the next prompts of a run, and return for how many there is room."""
+        return self.model_runner.arm_run(run_id, prompts)
+
     def end_run(self, run_id: str, keep: bool) -> bytes | None:
         """End a run in the model runner, and return what it read."""
         return self.model_runner.end_run(run_id, keep)
