@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from nnterp.editing.composed import RowChange
@@ -42,7 +43,7 @@ def segments(changes: Mapping[Place, Sequence[Change]], run: int) -> list[Segmen
             cuts |= set(range(start, end + 1)) if _has_row_each(change) else {start, end}
     bounds = sorted(cut for cut in cuts if cut <= run)
     found = []
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         here = {place: _at(own, start) for place, own in changes.items()}
         here = {place: own for place, own in here.items() if own}
         if here:

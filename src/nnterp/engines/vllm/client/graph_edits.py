@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nnterp.editing.composed import Composed, RowChange, TwoDirections, composed
-from nnterp.editing.request import Changes
+from nnterp.editing.request import Change, Changes
 from nnterp.editing.segments import RowChanges, Segment, segments
 from nnterp.engines.vllm.transport.in_graph import Declared, GraphEdits
 from nnterp.vocabulary.names import Place
@@ -17,7 +18,7 @@ _Key = tuple[tuple[int, int], ...]
 def graph_edits(
     changes: Changes,
     run: Sequence[int],
-    rows: dict[Place, tuple[int, ...]],
+    rows: Mapping[Place, tuple[int, ...]],
     declared: Declared,
 ) -> GraphEdits:
     """Return ``changes`` as edits for the tables of a compiled forward.
@@ -33,17 +34,17 @@ def graph_edits(
             different ones than there are slots.
     """
     made = _Tables(rows, declared)
-    of_prompts: dict[int, dict[Place, Sequence]] = {}
+    of_prompts: dict[int, dict[Place, Sequence[Change]]] = {}
     for place, own in changes.items():
         for prompt, each in own.items():
             of_prompts.setdefault(prompt, {})[place] = each
     # Prompts with the very same changes, as those of one edit for all, are cut up alike.
-    cut: dict[tuple, list[Segment]] = {}
+    cut: dict[tuple[Any, ...], list[Segment]] = {}
     ranges = {}
-    for prompt, own in of_prompts.items():
-        key = run[prompt], tuple((place, *map(id, each)) for place, each in own.items())
+    for prompt, at in of_prompts.items():
+        key = run[prompt], tuple((place, *map(id, each)) for place, each in at.items())
         if key not in cut:
-            cut[key] = segments(own, run[prompt])
+            cut[key] = segments(at, run[prompt])
         ranges[prompt] = [
             (segment.range, made.slot(segment.changes, prompt)) for segment in cut[key]
         ]
@@ -70,7 +71,7 @@ class _Tables:
         slots: For each different combination, the edit at each place, by the place's name.
     """
 
-    def __init__(self, rows: dict[Place, tuple[int, ...]], declared: Declared) -> None:
+    def __init__(self, rows: Mapping[Place, tuple[int, ...]], declared: Declared) -> None:
         self._rows = rows
         self._declared = declared
         self._edits: dict[tuple[tuple[int, ...], _Key], int] = {}

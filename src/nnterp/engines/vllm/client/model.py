@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -20,6 +20,7 @@ from nnterp.engines.runs import Job, Outcome
 from nnterp.engines.standardized import BAR_FROM
 from nnterp.engines.vllm.client import merge_saves, preflight
 from nnterp.engines.vllm.client.by_name import ByNameInterleaver
+from nnterp.engines.vllm.client.graph_edits import graph_edits
 from nnterp.engines.vllm.client.invokes import (
     RequestTracer,
     explain_undefined,
@@ -35,17 +36,16 @@ from nnterp.engines.vllm.client.meta_loading import (
 )
 from nnterp.engines.vllm.client.payload import PackedBlock, Payloads
 from nnterp.engines.vllm.load_isolation import classes_unchanged, configs_unchanged
+from nnterp.engines.vllm.ports import port
 from nnterp.engines.vllm.transport.address import Address
-from nnterp.engines.vllm.transport.keys import (
-    ADDRESS_KEY,
-    BLOCK_KEY,
-    TREE_KEY,
-)
+from nnterp.engines.vllm.transport.in_graph import Declared, GraphEdits
+from nnterp.engines.vllm.transport.keys import ADDRESS_KEY, BLOCK_KEY, GRAPH_KEY, TREE_KEY
 from nnterp.engines.vllm.transport.tree import pack_tree
 from nnterp.engines.vllm.tree import ModuleTree, VLLMVocabulary
+from nnterp.errors import Unavailable
 from nnterp.sites.two_part import locations
 from nnterp.tracing.saves import warn_of_unnamed
-from nnterp.vocabulary.names import places
+from nnterp.vocabulary.names import Place, places
 
 if TYPE_CHECKING:
     from nnterp.engines.vllm.client.engine_run import EngineRun
@@ -68,6 +68,14 @@ class StandardizedVLLM(VLLMVocabulary):
         envoys: Envoy classes to add to the family's, as nnsight takes them.
         taps: Values to serve on an engine that replays CUDA graphs, by name:
             ``["layers.*.layer_output"]``. Without it the engine runs eagerly and serves all values.
+        edits: Values that `run` can edit on an engine that compiles its forward and replays it as
+            CUDA graphs, by name. Such an engine is as fast as vLLM's own, and serves no traces.
+        reads: Values that `run` and `collect` can read on such an engine. ``logits`` can be read
+            and edited without being named.
+        edit_slots: How many different edits of a token's row, over all values, such an engine
+            holds at a time; prompts for which there is no room wait.
+        directions: Whether such an engine can remove a component along a direction, as `ProjectOut`
+            and `SetCoefficient` do. It costs a little in every forward.
         **kwargs: Arguments of `VLLM`: ``dtype``, ``dispatch``, ``mode``, ``max_model_len``,
             ``gpu_memory_utilization``, ``tensor_parallel_size``, ...
 
@@ -82,7 +90,9 @@ class StandardizedVLLM(VLLMVocabulary):
         NotImplementedError: The decoder blocks are spread over the stages of a pipeline.
         RuntimeError: ``taps`` are for an engine in this process, which has imported vLLM already.
         TypeError: Nothing behind the class takes one of ``kwargs``.
-        ValueError: A ``rename`` or ``envoys`` key names no module.
+        Unavailable: One of ``taps``, ``edits`` or ``reads`` is not served, or not there.
+        ValueError: A ``rename`` or ``envoys`` key names no module, one of ``taps``, ``edits`` or
+            ``reads`` no value, or ``taps`` are combined with ``edits`` or ``reads``.
     """
 
     taps: tuple[str, ...]
@@ -96,11 +106,24 @@ class StandardizedVLLM(VLLMVocabulary):
         family: Any = None,
         rename: Mapping[Any, Any] | None = None,
         envoys: Mapping[Any, Any] | None = None,
+        edits: Iterable[str] = (),
+        reads: Iterable[str] = (),
+        edit_slots: int = 256,
+        directions: bool = False,
         **kwargs: Any,
     ) -> None:
         preflight.require_vllm()
         repo_id = os.fspath(repo_id)
         preflight.require_one_stage(kwargs)
+        declared = Declared(tuple(edits), tuple(reads), edit_slots, directions)
+        self._declared = declared if declared.edits or declared.reads else None
+        self._in_graph: dict[str, set[Place]] = {"edits": set(), "reads": set()}
+        self._starts_eager = False
+        if self._declared is not None:
+            preflight.require_compilable(kwargs)
+            self._starts_eager = kwargs.pop("enforce_eager", False)
+            # A trace needs them off; here they are as vLLM has them.
+            kwargs = {"enable_chunked_prefill": None, "enable_prefix_caching": None, **kwargs}
         if kwargs.get("taps"):
             preflight.break_graphs()
         preflight.require_main_guard()
@@ -116,6 +139,7 @@ class StandardizedVLLM(VLLMVocabulary):
                 family=self.family, rename=rename, envoys=envoys, values=registered()
             ),
             ADDRESS_KEY: list(Address.own()),
+            **({} if self._declared is None else {GRAPH_KEY: self._declared.as_config()}),
         }
         self._by_name = ByNameInterleaver()
         kwargs.setdefault("interleaver", self._by_name)
@@ -131,6 +155,8 @@ class StandardizedVLLM(VLLMVocabulary):
             raise preflight.explain_refusal(repo_id, error) from error
         preflight.check_servable(repo_id, module)
         preflight.keep_float32(module)
+        if self._declared is not None:
+            self._check_declared(module, self._declared)
         return module
 
     def _load(self, repo_id: str, **kwargs: Any) -> nn.Module:
@@ -140,15 +166,7 @@ class StandardizedVLLM(VLLMVocabulary):
     def _resolve_taps(self, module: nn.Module) -> tuple[str, ...]:
         """Return the locations of ``taps``, given as standard names or as nnsight's patterns."""
         wanted, self.taps = self.taps, ()
-        # The client's own tree is built later, around the module returned by the load.
-        tree = ModuleTree(
-            module,
-            config=self._config,
-            family=self.family,
-            rename=self._added_rename,
-            envoys=self._added_envoys,
-            interleaver=ByNameInterleaver(),
-        )
+        tree = self._tree_around(module)
         resolved: list[str] = []
         for tap in wanted:
             if tap.endswith((".input", ".output")):
@@ -165,7 +183,52 @@ class StandardizedVLLM(VLLMVocabulary):
         self._by_name.taps = frozenset(found)
         return found
 
+    def _tree_around(self, module: nn.Module) -> ModuleTree:
+        """Return a tree around ``module``, for use before this one is built around it."""
+        return ModuleTree(
+            module,
+            config=self._config,
+            family=self.family,
+            rename=self._added_rename,
+            envoys=self._added_envoys,
+            interleaver=ByNameInterleaver(),
+        )
+
+    def _check_declared(self, module: nn.Module, declared: Declared) -> None:
+        """Refuse names of edits and reads that cannot be in a compiled forward, and keep others."""
+        tree = self._tree_around(module)
+        for use in ("edits", "reads"):
+            at = [
+                place for name in getattr(declared, use) for place in places(name, tree.num_layers)
+            ]
+            for place in at:
+                host = require_served(tree, place)
+                if use == "edits":
+                    getattr(type(host), place.value.name).require_writable(host)
+                if not _is_beside(tree, place):
+                    port(tree, place)
+            self._in_graph[use] = {place for place in at if not _is_beside(tree, place)}
+
+    def require_declared(self, place: Place, use: Literal["edits", "reads"]) -> None:
+        if self._declared is None or place in self._in_graph[use] or _is_beside(self, place):
+            return
+        raise Unavailable(
+            f"{place} is not among the {use}= that this engine was loaded with, and its compiled "
+            f"forward has no others; load with {use}=[{str(place)!r}, ...], or without edits= and "
+            "reads= for all values"
+        )
+
+    def row_shapes(self, at: Sequence[Place]) -> Mapping[Place, tuple[int, ...]]:
+        for place in self._in_graph["edits"].intersection(at):
+            self._row_shapes[place] = port(self, place).row
+        return super().row_shapes(at)
+
     def trace(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self._declared is not None:
+            raise ValueError(
+                "an engine loaded with edits= or reads= compiles its forward, and no block can run "
+                "beside it; use run and collect, or load without them to trace"
+            )
         kwargs.setdefault("tracer_cls", RequestTracer)
         return super().trace(*inputs, **kwargs)
 
@@ -212,9 +275,17 @@ class StandardizedVLLM(VLLMVocabulary):
         return blocks
 
     def _load_sync(self, repo_id: str, **kwargs: Any) -> Any:
+        from vllm import LLM
+
         from nnterp.engines.vllm.client.engine import StandardizedEngine
 
-        entrypoint = super()._load_sync(repo_id, **kwargs)
+        if self._declared is None:
+            entrypoint = super()._load_sync(repo_id, **kwargs)
+        else:
+            # nnsight starts an engine without taps eagerly.
+            entrypoint = LLM(
+                repo_id, worker_cls=self._WORKER_CLS, enforce_eager=self._starts_eager, **kwargs
+            )
         StandardizedEngine.convert(entrypoint.llm_engine, self._installed_edits)
         return entrypoint
 
@@ -247,15 +318,16 @@ class StandardizedVLLM(VLLMVocabulary):
         texts = [""] * len(job.ids)
         with self._under_way(job) as run, self.vllm_entrypoint.llm_engine.aborting(job.advance):
             for batch in batches(adapters, job.batch_size or _WAITING):
-                outputs = self.vllm_entrypoint.generate(
-                    [run.prompt(prompt) for prompt in batch],
-                    [run.params(prompt) for prompt in batch],
-                    lora_request=[adapters[prompt] for prompt in batch],
-                    use_tqdm=False,
-                )
-                for prompt, output in zip(batch, outputs, strict=True):
-                    tokens[prompt] = list(output.outputs[0].token_ids)
-                    texts[prompt] = output.outputs[0].text
+                for wave in run.waves(batch):
+                    outputs = self.vllm_entrypoint.generate(
+                        [run.prompt(prompt) for prompt in wave],
+                        [run.params(prompt) for prompt in wave],
+                        lora_request=[adapters[prompt] for prompt in wave],
+                        use_tqdm=False,
+                    )
+                    for prompt, output in zip(wave, outputs, strict=True):
+                        tokens[prompt] = list(output.outputs[0].token_ids)
+                        texts[prompt] = output.outputs[0].text
         return Outcome(run.rows, tokens, texts)
 
     def _under_way(self, job: Job) -> EngineRun:
@@ -263,9 +335,16 @@ class StandardizedVLLM(VLLMVocabulary):
         from nnterp.engines.vllm.client.engine_run import EngineRun
 
         sampling = self._sampling(job)
+        recorded = self._in_graph["edits"]
+        in_graph = GraphEdits.none()
+        if self._declared is not None:
+            own = {place: edits for place, edits in job.changes.items() if place in recorded}
+            rows = self.row_shapes(list(own))
+            in_graph = graph_edits(own, [one.run for one in job.lengths], rows, self._declared)
+        beside = {place: edits for place, edits in job.changes.items() if place not in recorded}
         if not self.dispatched:
             self.dispatch()
-        return EngineRun(self.vllm_entrypoint.llm_engine, job, sampling)
+        return EngineRun(self.vllm_entrypoint.llm_engine, job, sampling, in_graph, beside)
 
     def _sampling(self, job: Job) -> Callable[..., Any]:
         """Return a function that makes the sampling params of a request of ``job``.
@@ -293,3 +372,10 @@ class StandardizedVLLM(VLLMVocabulary):
         """Return whether vLLM shows its progress bar for this number of requests."""
         # vLLM divides by the time that a bar has measured, and a disabled bar measures none.
         return requests >= BAR_FROM and os.environ.get("TQDM_DISABLE", "0") in ("", "0")
+
+
+def _is_beside(tree: VLLMVocabulary, place: Place) -> bool:
+    """Return whether the value at ``place`` is served beside the forward, as logits are."""
+    host = tree.host_of(place.value, place.layer or 0)
+    at = locations(getattr(type(host), place.value.name).site, host)
+    return not any(location.endswith((".input", ".output")) for location in at)

@@ -75,6 +75,29 @@ def require_one_stage(arguments: Mapping[str, Any]) -> None:
         )
 
 
+def require_compilable(arguments: Mapping[str, Any]) -> None:
+    """Refuse an engine that cannot have edits and reads in a compiled forward.
+
+    Args:
+        arguments: The keyword arguments of the engine.
+
+    Raises:
+        ValueError: It is to have ``taps``.
+        NotImplementedError: It is asynchronous, or spread over several devices.
+    """
+    if arguments.get("taps"):
+        raise ValueError(
+            "taps= break the graphs of an engine open, and edits= and reads= are recorded in whole "
+            "ones: pass one or the other"
+        )
+    if arguments.get("mode") == "async":
+        raise NotImplementedError("edits= and reads= need an engine loaded without mode='async'")
+    if arguments.get("tensor_parallel_size", 1) != 1:
+        raise NotImplementedError(
+            "edits= and reads= are for an engine on one device: load without them to spread it"
+        )
+
+
 def break_graphs(environment: Any = os.environ) -> None:
     """Make the engine that is started next break its CUDA graphs at its attention and at its taps.
 

@@ -72,9 +72,7 @@ class Collector:
             return content
         try:
             for place, access in self._consumers.reach(location, content):
-                self._take(
-                    place, partial(access.read, content), partial(access.of_prompt, content)
-                )
+                self._take(place, partial(access.read, content), partial(access.of_prompt, content))
                 access.release()
         except Exception as error:  # of the caller's function, or for want of room
             self.error = capture_exception(error)

@@ -1,8 +1,8 @@
 """Makes edits and reads part of a module's own forward, for a compiler and CUDA graphs to record.
 
 A recorded forward replays kernels and runs no Python. What changes from one replay to the next is
-therefore in tensors that stay where they are: for each token of the step the number of its slot, and
-tables with a row for each slot. Slot 0 changes nothing.
+therefore in tensors that stay where they are: for each token of the step the number of its slot,
+and tables with a row for each slot. Slot 0 changes nothing.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ class ReadBuffer:
 GraphStep = Callable[[Any, Any], Any]
 
 
-def add_steps(module: nn.Module, entering: Sequence[GraphStep], leaving: Sequence[GraphStep]) -> None:
+def add_steps(
+    module: nn.Module, entering: Sequence[GraphStep], leaving: Sequence[GraphStep]
+) -> None:
     """Make steps part of the forward of ``module``.
 
     Args:
@@ -180,9 +182,7 @@ def stacked(rows: Iterable[Composed], device: torch.device, directions: bool) ->
         stack(own.scale for own in each),
         stack(own.add for own in each),
         stack(own.coefficient for own in each),
-        stack(
-            torch.zeros_like(own.add) if own.direction is None else own.direction for own in each
-        )
+        stack(torch.zeros_like(own.add) if own.direction is None else own.direction for own in each)
         if directions
         else None,
     )

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from nnsight.intervention.serialization import loads
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
-import torch
 from torch import nn
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 from vllm.platforms import current_platform
