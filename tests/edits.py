@@ -33,6 +33,9 @@ REPLACED = (1, 4, 5)
 #: For a token that would end a generation.
 NO_TOKEN = -1
 
+#: The values that others' queries look at.
+IN_THE_CACHE = ("attention_keys", "attention_values")
+
 Rows = Callable[[Tensor], Tensor]
 
 
@@ -107,6 +110,8 @@ def _of(model: Any, value: Value) -> list[Case]:
     ends: tuple[str, tuple[int, ...]] = ("last", last)
     if pattern:
         every = ends = ("prompt", prompt)
+    if value.name in IN_THE_CACHE:  # a sharp head may not look at the last one
+        ends = every
     # To add one vector to all keys of a head changes nothing.
     added: Any = (list(REPLACED), REPLACED) if value.name == "attention_keys" else every
     replaced: Any = (list(REPLACED), REPLACED)

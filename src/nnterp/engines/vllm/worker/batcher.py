@@ -151,10 +151,18 @@ class RowBatcher(VLLMBatcher):
     def with_edits_of(self, group: BatchGroup, full: Any) -> Any:
         """Return ``full``, with what was taken in it if the request of ``group`` has edited it."""
         edited = bool(self._taken) and group is not None and group[0] in self._edited
-        return self.settled(full) if edited else full
+        return self._with_taken(full) if edited else full
 
     def settled(self, full: Any) -> Any:
-        """Return ``full`` with the edits that were taken in it."""
+        """Return ``full`` with the edits that were taken in it, and stop serving the location."""
+        whole = self._with_taken(full)
+        # What is served next may be no location of a forward: a request's result is none.
+        self._taken.clear()
+        self._pieces, self._takes = None, False
+        return whole
+
+    def _with_taken(self, full: Any) -> Any:
+        """Return ``full`` with the edits that were taken in it so far."""
         for site, value, host, whole in self._taken.values():
             like = site.read(host, full).tensor
             full = site.write(host, full, as_passed(whole, like, value))
