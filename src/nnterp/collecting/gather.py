@@ -66,6 +66,7 @@ class Gather:
         self._results: dict[Place, Tensor] = {}
         self._picks: dict[int, Picked] = {}
         self._sums: dict[tuple[Place, int], Tensor] = {}
+        self._parts: dict[tuple[Place, int], list[Tensor]] = {}
         self._spans: Sequence[Span] = ()
         self._a_row_each = False
 
@@ -108,8 +109,11 @@ class Gather:
             place: One of those wanted, whose selection is an `Apply`.
             read: Returns a copy of a prompt's value for its span, in a trace's layout, batch 1.
 
+        Of a prompt that the engine splits over forwards, the value is assembled.
+
         Raises:
-            ValueError: The forward holds a part of a prompt, or the function returned two shapes.
+            ValueError: The forward holds a part of a prompt, whose value has a column for each of
+                its keys; or the function returned two shapes.
             TypeError: The function returned no tensor.
         """
         selection = self.wanted[place]
@@ -119,12 +123,12 @@ class Gather:
             if self._a_row_each:
                 if span.first + span.length < length:
                     continue  # its last token is in a step to come
-            elif span.length < length:
-                raise ValueError(
-                    f"{place} goes through a function, which needs a prompt whole, and this "
-                    "engine splits prompts over steps; load it without enable_chunked_prefill"
-                )
-            made = selection.function(read(span))
+                whole: Tensor | None = read(span)
+            else:
+                whole = self._assembled(place, span, read(span), length)
+            if whole is None:
+                continue
+            made = selection.function(whole)
             if not isinstance(made, Tensor):
                 raise TypeError(f"the function for {place} returned {made!r}, not a tensor")
             row = made.detach()[None]
@@ -137,6 +141,30 @@ class Gather:
             one = slice(span.prompt, span.prompt + 1)
             # Not a new tensor, because the caller's function may keep what it returned.
             self._store.put(Reading(row), result, one)
+
+    def _assembled(self, place: Place, span: Span, value: Tensor, length: int) -> Tensor | None:
+        """Return a prompt's whole value, or None while parts of it are in forwards to come.
+
+        Args:
+            place: The place.
+            span: The prompt's rows in this forward.
+            value: The value of these rows, in the layout of a trace with batch 1.
+            length: The number of the prompt's tokens.
+        """
+        if span.length == length:
+            return value
+        axis = place.value.token_axis
+        if axis is None or "key" in place.value.axes:
+            raise ValueError(
+                f"{place} goes through a function, which needs a prompt whole, and this engine "
+                "splits prompts over steps; load it without enable_chunked_prefill"
+            )
+        # An evicted prompt begins anew.
+        parts = self._parts.setdefault((place, span.prompt), []) if span.first else []
+        self._parts[place, span.prompt] = [*parts, value]
+        if span.first + span.length < length:
+            return None
+        return torch.cat(self._parts.pop((place, span.prompt)), axis)
 
     def results(self) -> dict[Place, Tensor]:
         """Return the rows kept at each place; a place that no forward has reached is left out."""
