@@ -188,6 +188,32 @@ def test_an_edit_for_all_may_have_positions_for_each(either: Any, hooked: Hooked
     held(either, hooked, [Add(STREAM, vector, positions=where)], change, 2)
 
 
+def test_logits_are_computed_for_the_tokens_that_are_asked_for(
+    transformer: Any, hooked: Hooked
+) -> None:
+    """Of prompts of three lengths, in a batch padded to the longest."""
+    computed = []
+    head = transformer._module.lm_head
+    handle = head.register_forward_hook(lambda module, given, out: computed.append(out.shape[:2]))
+    edits = [Add("logits", torch.ones(transformer.vocab_size), positions="last")]
+    choices: list[tuple[Any, tuple[int, int]]] = [("last", (3, 3)), ("all", (3, 15))]
+    try:
+        for positions, expected in choices:
+            done = transformer.run(PROMPTS, reads=[Read("logits", positions)], edits=edits)
+            assert computed.pop() == expected
+            for index, prompt in enumerate(PROMPTS):
+                with torch.no_grad():
+                    own = hooked.model(torch.tensor([prompt])).logits[0]
+                own[-1] += 1
+                assert done.tokens[index] == [int(own[-1].argmax())]
+                want = own[-1] if positions == "last" else own
+                assert relative_error(done["logits"][index], want) < CLOSE
+        transformer.collect(PROMPTS, {"next_token_probs": "last"})
+        assert computed.pop() == (3, 3)
+    finally:
+        handle.remove()
+
+
 def test_what_an_edit_does_is_what_the_gradient_says(either: Any, hooked: Hooked) -> None:
     """The logit's derivative along a vector, by finite differences and by backpropagation."""
     prompt, vector = PROMPTS[1], vectors(1)[0]

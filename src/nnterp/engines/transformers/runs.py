@@ -64,6 +64,8 @@ class BatchRuns:
         self._spans: list[Span] = []
         self._width = 0
         self._at_end = False
+        #: The columns of the step that logits are computed for, unless they are for all.
+        self._with_logits: list[int] = []
         #: How many tokens of each prompt's sequence have been run, with those of the step.
         self._run: dict[int, int] = {}
 
@@ -118,6 +120,7 @@ class BatchRuns:
     def _enter(self, spans: list[Span], width: int, at_end: bool) -> None:
         """Begin a forward, whose rows of ``width`` columns hold ``spans``."""
         self._spans, self._width, self._at_end = spans, width, at_end
+        self._with_logits = sorted({(span.start + span.length - 1) % width for span in spans})
         self._run = {span.prompt: span.first + span.length for span in spans}
         self._gather.enter(spans)
 
@@ -142,7 +145,10 @@ class BatchRuns:
     def _forward(self, batch: Sequence[int]) -> None:
         """Run one forward over ``batch``, with padding on the right, where no token sees it."""
         inputs = self._inputs(batch, at_end=False)
-        with torch.no_grad(), self._model.trace(inputs, use_cache=False) as tracer:
+        settings: dict[str, Any] = {"use_cache": False}
+        if self._keeps_logits and not self._wants_every_logit():
+            settings["logits_to_keep"] = torch.tensor(self._with_logits, device=self._model.device)
+        with torch.no_grad(), self._model.trace(inputs, **settings) as tracer:
             for place in self._places:
                 self._serve(place, getattr(self._host(place), place.value.name))
             tracer.stop()
@@ -152,7 +158,7 @@ class BatchRuns:
         inputs = self._inputs(batch, at_end=True)
         width = self._width
         settings = {**_GREEDY, **self._job.settings, "max_new_tokens": self._job.max_tokens}
-        if self._wants_every_logit():
+        if self._keeps_logits and self._wants_every_logit():
             settings["logits_to_keep"] = 0
         with torch.no_grad(), self._model.generate(inputs, **settings) as tracer:
             if self._places:
@@ -167,10 +173,13 @@ class BatchRuns:
             over = next((index + 1 for index, token in enumerate(new) if token in ends), len(new))
             self._tokens[prompt] = new[:over]
 
+    @property
+    def _keeps_logits(self) -> bool:
+        """Return whether the model can be told which logits to compute."""
+        return "logits_to_keep" in parameters(type(self._model._module).forward)
+
     def _wants_every_logit(self) -> bool:
-        """Return whether logits are asked for that the model computes only if told to."""
-        if "logits_to_keep" not in parameters(type(self._model._module).forward):
-            return False
+        """Return whether logits of other tokens than the last of each prompt are asked for."""
         kept = self._job.wanted.get(Place(values.LOGITS, None))
         return kept is not None and not (isinstance(kept, Kept) and kept.is_last)
 
@@ -198,6 +207,15 @@ class BatchRuns:
             ]
         return spans
 
+    def _of_last(self) -> list[Span]:
+        """Return the spans of each prompt's last token among the columns that have logits."""
+        spans = []
+        for row, (prompt, start, first, length) in enumerate(self._spans):
+            last = length - 1
+            column = self._with_logits.index((start + last) % self._width)
+            spans.append(Span(prompt, row * len(self._with_logits) + column, first + last, 1))
+        return spans
+
     def _columns(self, place: Place, pattern: Tensor) -> dict[int, int] | None:
         """Return the column of each prompt's first key in ``pattern``, which is at ``place``.
 
@@ -216,13 +234,9 @@ class BatchRuns:
 
     def _serve(self, place: Place, tensor: Tensor) -> None:
         """Edit and keep rows of ``tensor``, which is the value at ``place``."""
-        spans, axis = self._spans, place.value.token_axis
-        if place.value is values.LOGITS and tensor.shape[axis or 0] != self._width:
-            # A generation computes them for the last token of each row alone.
-            spans = [
-                Span(own.prompt, row, own.first + own.length - 1, 1)
-                for row, own in enumerate(spans)
-            ]
+        spans, width = self._spans, self._width
+        if place.value is values.LOGITS and tensor.shape[1] != width:
+            spans, width = self._of_last(), tensor.shape[1]
             self._gather.enter(spans, a_row_each=True)
         edits = self._edits.get(place)
         if edits is not None and "key" in place.value.axes:
@@ -235,7 +249,7 @@ class BatchRuns:
         if place.value is values.LOGITS and self._job.generates and not self._steps:
             for prompt, row, _, length in spans:
                 last = row + length - 1
-                logits = tensor[last // self._width, last % self._width]
+                logits = tensor[last // width, last % width]
                 self._tokens[prompt] = [int(logits.argmax())]
 
 
