@@ -27,6 +27,7 @@ import torch
 
 import checkpoints
 import inplace_norms
+import inspected
 import selected
 from tiny import ROWS
 from tiny_runs import Run
@@ -110,6 +111,7 @@ def keep() -> Callable[[Any], Any]:
     vLLM's engines in one process share its process groups, and the first to be collected
     takes them down for all.
     """
+    inspected.here()
     kept: list[Any] = []
 
     def hold(model: Any) -> Any:
@@ -174,15 +176,17 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Any:
+def smollm2(keep: Callable[[Any], Any]) -> Any:
     """The vLLM engine of SmolLM2-135M-Instruct, in this process."""
     from nnterp import StandardizedVLLM
     from nnterp.engines import gguf
 
-    return StandardizedVLLM(
-        str(gguf.smollm2()),
-        dispatch=True,
-        dtype="float32",
-        max_model_len=256,
-        kv_cache_memory_bytes=200_000_000,
+    return keep(
+        StandardizedVLLM(
+            str(gguf.smollm2()),
+            dispatch=True,
+            dtype="float32",
+            max_model_len=256,
+            kv_cache_memory_bytes=200_000_000,
+        )
     )

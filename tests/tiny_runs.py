@@ -44,6 +44,7 @@ import checkpoints
 import collects
 import edits
 import inplace_norms
+import inspected
 from nnterp.advice import measured
 from nnterp.advice.known_wrong import KnownWrongWarning
 from nnterp.sites.routing import DENSE, IN_KERNEL
@@ -356,6 +357,7 @@ def run_all(
     from nnterp import StandardizedTransformer, StandardizedVLLM
 
     assert all((vllm, StandardizedTransformer, StandardizedVLLM))
+    inspected.here()
     if inplace_norms.imitated():
         inplace_norms.imitate()
     end = time.monotonic() + all_within
