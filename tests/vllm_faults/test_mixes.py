@@ -42,9 +42,9 @@ ENGINES: dict[str, tuple[str, dict[str, Any], mixes.Kind, int]] = {
         "gemma2",
         {**CHUNKED, "max_num_seqs": 8},
         mixes.Kind(lengths=(3, 48), traces=False, functions=False, seeds=False),
-        70,
+        90,
     ),
-    "bfloat16": ("llama", {**CACHING, "dtype": "bfloat16"}, mixes.Kind(lengths=(3, 48)), 80),
+    "bfloat16": ("llama", {**CACHING, "dtype": "bfloat16"}, mixes.Kind(lengths=(16, 48)), 60),
     "adapted": ("llama", ADAPTED, mixes.Kind(adapters=2), 70),
 }
 
