@@ -39,20 +39,20 @@ class GraphEdits(NamedTuple):
     """A `GraphEdits` is the edits of a run for tables in a compiled forward.
 
     Attributes:
-        composed: Every different edit of a row.
+        composed: Every different edit of a row, by the shape of the row, stacked.
         slots: For each slot that is needed, the edit at each place, by the place's name, as an
-            index into ``composed``.
+            index into those of the shape of its rows.
         ranges: The ranges of each prompt that are edited, each with the index of its slot.
     """
 
-    composed: Sequence[Composed]
+    composed: Mapping[tuple[int, ...], Composed]
     slots: Sequence[Mapping[str, int]]
     ranges: Mapping[int, Sequence[tuple[Range, int]]]
 
     @classmethod
     def none(cls) -> GraphEdits:
         """Return the edits of a run that has none in a compiled forward."""
-        return cls([], [], {})
+        return cls({}, [], {})
 
     def needed(self, prompts: Sequence[int]) -> list[int]:
         """Return the indices of the slots that ``prompts`` need, in order."""

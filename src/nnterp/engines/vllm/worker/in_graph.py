@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nnterp.collecting.request import in_order
 from nnterp.collecting.selections import Rows, Span
+from nnterp.editing.composed import Composed
 from nnterp.engines.vllm.envoys.adapter import batched
 from nnterp.engines.vllm.ports import port
 from nnterp.engines.vllm.transport.in_graph import Declared, GraphEdits
@@ -24,7 +25,6 @@ from nnterp.engines.vllm.worker.graph_steps import (
     GraphStep,
     ReadBuffer,
     add_steps,
-    stacked,
 )
 from nnterp.lifetime import Reading, copied
 from nnterp.records.positions import Range
@@ -71,7 +71,6 @@ class InGraph:
 
     def __init__(self, model: Any, declared: Declared, room: int, like: Tensor) -> None:
         self._device = like.device
-        self._directions = declared.directions
         self._slots = torch.zeros(room, dtype=torch.int64, device=like.device)
         self._set: list[int] = []
         self._free = list(range(declared.slots, 0, -1))
@@ -121,21 +120,38 @@ class InGraph:
         for slot, here in given.items():
             for name, index in edits.slots[slot].items():
                 at[name].append((here, index))
-        # Places with the same edits in the same slots take them from one stack.
-        stacks: dict[tuple[tuple[int, int], ...], tuple[Tensor, Any]] = {}
+        # Places with the same edits in the same slots, as of an edit of every block, share them.
+        made: dict[tuple[Any, ...], tuple[Tensor, Composed]] = {}
         for name, pairs in at.items():
-            key = tuple(pairs)
-            if key not in stacks:
-                slots = torch.tensor([here for here, _ in pairs]).to(self._device)
-                rows = (edits.composed[index] for _, index in pairs)
-                stacks[key] = slots, stacked(rows, self._device, self._directions)
-            self._tables[name].install(*stacks[key])
+            row = self._tables[name].port.row
+            key = row, tuple(pairs)
+            if key not in made:
+                slots, indices = torch.tensor(pairs).unbind(1)
+                made[key] = self._to_device(slots), self._taken(edits.composed[row], indices)
+            self._tables[name].install(*made[key])
         return given
+
+    def _taken(self, edits: Composed, indices: Tensor) -> Composed:
+        """Return some of the stacked ``edits``, on the device."""
+        directions = edits.direction
+        return Composed(
+            self._to_device(edits.changes[indices]),
+            self._to_device(edits.scale[indices]),
+            self._to_device(edits.add[indices]),
+            self._to_device(edits.coefficient[indices]),
+            None if directions is None else self._to_device(directions[indices]),
+        )
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor``, of the host, on the device, without waiting for it."""
+        if self._device.type != "cuda":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)
 
     def release(self, slots: Sequence[int]) -> None:
         """Make ``slots`` change nothing, and free them."""
         if slots:
-            index = torch.tensor(slots).to(self._device)
+            index = self._to_device(torch.tensor(slots))
             for table in self._tables.values():
                 table.release(index)
             self._free += slots
@@ -152,10 +168,9 @@ class InGraph:
         if wanted == self._set:
             return
         room = max(len(wanted), len(self._set))
-        pinned = torch.zeros(room, dtype=torch.int64, pin_memory=self._device.type == "cuda")
-        pinned[: len(wanted)] = torch.tensor(wanted, dtype=torch.int64)
         # A step that is still running reads its own first, in the order of the stream.
-        self._slots[:room].copy_(pinned, non_blocking=True)
+        padded = wanted + [0] * (room - len(wanted))
+        self._slots[:room].copy_(self._to_device(torch.tensor(padded)))
         self._set = wanted
 
 

@@ -87,6 +87,16 @@ class Runs:
         """Return whether a request in flight is of a run."""
         return bool(self._requests)
 
+    def told_of(self, params: Any) -> Iterator[tuple[str, bytes]]:
+        """Yield the id and the plan of a run that a new request brings, unless it is under way.
+
+        Args:
+            params: The request's sampling params.
+        """
+        named = (getattr(params, "extra_args", None) or {}).get(RUN_KEY, ())
+        if len(named) > 2 and named[0] not in self.under_way:
+            yield named[0], named[2]
+
     def take(self, request_id: str, extra: Mapping[str, Any]) -> None:
         """Take note of a new request, if its ``extra_args`` name a run."""
         named = extra.get(RUN_KEY)
@@ -99,8 +109,10 @@ class Runs:
             self._requests.pop(request_id, None)
 
     def end(self, run_id: str, keep: bool) -> bytes | None:
-        """End a run, and return what it read, as `Run.finish` does."""
-        run = self.under_way.pop(run_id)
+        """End a run, and return what it read, as `Run.finish` does; None if it never began."""
+        run = self.under_way.pop(run_id, None)
+        if run is None:  # none of its requests came to be run
+            return None
         self.forget([name for name, (other, _) in self._requests.items() if other is run])
         self._in_step.clear()  # which would keep its results and vectors until the next step
         return run.finish(keep)
