@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,20 +101,33 @@ def composed(changes: Sequence[RowChange], row: tuple[int, ...]) -> Composed:
     return Composed(touched, scale, add, coefficient, direction if directed else None)
 
 
-def stacked(each: Sequence[Composed]) -> Composed:
-    """Return edits of rows of one shape as one, with an axis of edits in front of each tensor.
+def packed(each: Sequence[Composed]) -> np.ndarray:
+    """Return edits of rows of one shape in one array, which is quickly sent and copied.
 
-    The directions are None where no edit has one.
+    Returns:
+        ``[edits, heads, columns]`` in float32, for `unpacked`.
     """
     directed = any(own.direction is not None for own in each)
-    filled = [torch.zeros_like(own.add) if own.direction is None else own.direction for own in each]
-    return Composed(
-        torch.stack([own.changes for own in each]),
-        torch.stack([own.scale for own in each]),
-        torch.stack([own.add for own in each]),
-        torch.stack([own.coefficient for own in each]),
-        torch.stack(filled) if directed else None,
-    )
+    parts = [torch.stack([own.changes for own in each]).float()]
+    parts += [torch.stack([own.scale for own in each])]
+    parts += [torch.stack([own.coefficient for own in each])]
+    parts += [torch.stack([own.add for own in each])]
+    if directed:
+        none = torch.zeros_like(each[0].add)
+        parts += [torch.stack([none if own.direction is None else own.direction for own in each])]
+    return torch.cat(parts, dim=-1).numpy()
+
+
+def unpacked(edits: Tensor, width: int) -> Composed:
+    """Return edits that `packed` put together, with an axis of edits in front of each tensor.
+
+    Args:
+        edits: ``[edits, heads, columns]``.
+        width: The width of a row.
+    """
+    rest = edits.shape[-1] - 3 - width
+    changes, scale, coefficient, add, direction = edits.split((1, 1, 1, width, rest), dim=-1)
+    return Composed(changes != 0, scale, add, coefficient, direction if rest else None)
 
 
 def _row(vectors: Tensor, entry: int, heads: int) -> Tensor:

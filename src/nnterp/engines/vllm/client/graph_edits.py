@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nnterp.editing.composed import Composed, RowChange, TwoDirections, composed, stacked
+from nnterp.editing.composed import Composed, RowChange, TwoDirections, composed, packed
 from nnterp.editing.request import Change, Changes
 from nnterp.editing.segments import RowChanges, Segment, segments
 from nnterp.engines.vllm.transport.in_graph import Declared, GraphEdits
@@ -48,7 +48,7 @@ def graph_edits(
         ranges[prompt] = [
             (segment.range, made.slot(segment.changes, prompt)) for segment in cut[key]
         ]
-    tables = {row: stacked(own) for row, own in made.edits.items()}
+    tables = {row: packed(own) for row, own in made.edits.items()}
     edits = GraphEdits(tables, made.slots, ranges)
     for prompt in ranges:
         needed = len(edits.needed([prompt]))

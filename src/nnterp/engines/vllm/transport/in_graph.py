@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nnterp.editing.composed import Composed
+import numpy as np
+
 from nnterp.records.positions import Range
 
 
@@ -39,13 +40,14 @@ class GraphEdits(NamedTuple):
     """A `GraphEdits` is the edits of a run for tables in a compiled forward.
 
     Attributes:
-        composed: Every different edit of a row, by the shape of the row, stacked.
+        composed: Every different edit of a row, by the shape of the row, as `packed` puts them
+            together.
         slots: For each slot that is needed, the edit at each place, by the place's name, as an
             index into those of the shape of its rows.
         ranges: The ranges of each prompt that are edited, each with the index of its slot.
     """
 
-    composed: Mapping[tuple[int, ...], Composed]
+    composed: Mapping[tuple[int, ...], np.ndarray]
     slots: Sequence[Mapping[str, int]]
     ranges: Mapping[int, Sequence[tuple[Range, int]]]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nnterp.collecting.request import in_order
 from nnterp.collecting.selections import Rows, Span
-from nnterp.editing.composed import Composed
+from nnterp.editing.composed import Composed, unpacked
 from nnterp.engines.vllm.envoys.adapter import batched
 from nnterp.engines.vllm.ports import port
 from nnterp.engines.vllm.transport.in_graph import Declared, GraphEdits
@@ -127,20 +127,10 @@ class InGraph:
             key = row, tuple(pairs)
             if key not in made:
                 slots, indices = torch.tensor(pairs).unbind(1)
-                made[key] = self._to_device(slots), self._taken(edits.composed[row], indices)
+                own = self._to_device(torch.from_numpy(edits.composed[row])[indices])
+                made[key] = self._to_device(slots), unpacked(own, row[-1])
             self._tables[name].install(*made[key])
         return given
-
-    def _taken(self, edits: Composed, indices: Tensor) -> Composed:
-        """Return some of the stacked ``edits``, on the device."""
-        directions = edits.direction
-        return Composed(
-            self._to_device(edits.changes[indices]),
-            self._to_device(edits.scale[indices]),
-            self._to_device(edits.add[indices]),
-            self._to_device(edits.coefficient[indices]),
-            None if directions is None else self._to_device(directions[indices]),
-        )
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         """Return ``tensor``, of the host, on the device, without waiting for it."""
