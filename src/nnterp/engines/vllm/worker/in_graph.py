@@ -8,7 +8,7 @@ that it kept of each value that is read are where it left them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from nnterp.engines.vllm.worker.graph_steps import (
     add_steps,
 )
 from nnterp.lifetime import Reading, copied
-from nnterp.records.positions import Range
 from nnterp.vocabulary.names import Place, places
 
 
@@ -146,14 +145,14 @@ class InGraph:
                 table.release(index)
             self._free += slots
 
-    def begin_step(self, slots: Mapping[Range, int]) -> None:
+    def begin_step(self, slots: Iterable[tuple[int, int, int]]) -> None:
         """Write the slots of the tokens of the step that begins.
 
         Args:
-            slots: The slot of each range of the step's rows that is edited.
+            slots: The ranges of the step's rows that are edited: the start, the end and the slot.
         """
         wanted: list[int] = []
-        for (start, stop), slot in sorted(slots.items()):
+        for start, stop, slot in sorted(slots):
             wanted += [0] * (start - len(wanted)) + [slot] * (stop - start)
         if wanted == self._set:
             return
@@ -206,16 +205,16 @@ class GraphEditor:
         self._in_graph.release(list(self._given.values()))
         self._given = {}
 
-    def slots_of(self, spans: Iterable[Span]) -> dict[Range, int]:
-        """Return the slot of each range of a step's rows that is edited.
+    def slots_of(self, spans: Iterable[Span]) -> list[tuple[int, int, int]]:
+        """Return the ranges of a step's rows that are edited: the start, the end and the slot.
 
         Args:
             spans: The rows of each prompt in the step.
         """
-        found: dict[Range, int] = {}
+        found = []
         for prompt, row, first, length in spans:
             for (start, stop), slot in self._edits.ranges.get(prompt, ()):
                 begin, end = max(start, first), min(stop, first + length)
                 if begin < end:
-                    found[Range(row + begin - first, row + end - first)] = self._given[slot]
+                    found.append((row + begin - first, row + end - first, self._given[slot]))
         return found
