@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from nnterp.records.positions import Range
 
 
-class Declared(NamedTuple):
+@dataclass(frozen=True)
+class Declared:
     """A `Declared` is what is part of a compiled forward, besides the model.
 
     Attributes:
@@ -27,7 +29,7 @@ class Declared(NamedTuple):
 
     def as_config(self) -> dict[str, Any]:
         """Return it as plain data, for an engine's config."""
-        return self._asdict()
+        return asdict(self)
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Declared:

@@ -35,11 +35,12 @@ class EditTable:
     def __init__(self, port: Port, name: str, slots: Tensor, count: int, directions: bool) -> None:
         self.port = port
         self._heads, self._width = port.row if len(port.row) > 1 else (1, *port.row)
-        self._names = {part: f"nnterp_{name}_{part}" for part in Composed._fields}
+        self._names: dict[str, str] = {}
         self._directed = directions
         one, all_ = (count + 1, self._heads, 1), (count + 1, self._heads, self._width)
 
         def table(part: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+            self._names[part] = f"nnterp_{name}_{part}"
             made = torch.zeros(shape, dtype=dtype, device=slots.device)
             port.module.register_buffer(self._names[part], made, persistent=False)
             return made
