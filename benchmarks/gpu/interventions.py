@@ -1,11 +1,11 @@
 """What reads and edits as data cost on CUDA graphs: an 8B-shaped llama in bfloat16, random weights.
 
-    python benchmarks/gpu/interventions.py [--rounds 5] [--counts 1 8 64] [--size small --device cpu]
+    python benchmarks/gpu/interventions.py [--rounds 5] [--counts 1 8 64]
 
 Prompts of 512 tokens, 128 new ones. Plain is vLLM's own `LLM`, compiled and on full CUDA graphs;
-beside it an engine with edits and reads of every block's stream in its compiled forward, and one with
-every stream tapped, whose traces do the same. Every round runs every case once, in turn; a figure
-is the median of a case, a ratio the median of the rounds' ratios.
+beside it an engine with edits of every block's stream and reads of one in its compiled forward, and
+one with every stream tapped, whose traces do the same. Every round runs every case once, in turn;
+a figure is the median of a case, a ratio the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def main() -> None:
     path = make(arguments.size, folder)
     config = json.loads((Path(path) / "config.json").read_text())
     layers, width = config["num_hidden_layers"], config["hidden_size"]
+    middle = layers // 2
+    stream = f"layers.{middle}.layer_output"
     memory = 12 << 30 if on_gpu else 400_000_000
     engine = {**ENGINE, "kv_cache_memory_bytes": memory}
     if not on_gpu:
@@ -94,7 +96,7 @@ def main() -> None:
 
     def compiled(**more: Any) -> Any:
         return StandardizedVLLM(
-            path, dispatch=True, edits=[EVERY], reads=[EVERY], **{**engine, **more}
+            path, dispatch=True, edits=[EVERY], reads=[stream], **{**engine, **more}
         )
 
     # The tapped one last, for it has vLLM break the graphs of every engine after it.
@@ -105,8 +107,6 @@ def main() -> None:
         "tapped",
         lambda: StandardizedVLLM(path, dispatch=True, taps=[EVERY] if on_gpu else (), **engine),
     )
-    middle = layers // 2
-    stream = f"layers.{middle}.layer_output"
     drawn = vectors(64, width)
 
     def run(model: Any, ids: list[list[int]], new: int = NEW, **asked: Any) -> Case:

@@ -68,9 +68,14 @@ def resolved(
     found: dict[Place, dict[int, list[Change]]] = {}
     every = _of_prompts(edits, len(lengths))
     at = {id(edit): _said(name, places, edit.value, model.num_layers) for name, edit, _ in every}
+    # A prompt's edits are mostly of the same places as another's.
+    editable: set[tuple[Place, type[Edit], bool]] = set()
     for name, edit, _ in every:
         for place in at[id(edit)]:
-            _said(name, _require_editable, model, place, edit)
+            kind = place, type(edit), edit.heads is None
+            if kind not in editable:
+                _said(name, _require_editable, model, place, edit)
+                editable.add(kind)
     shapes = model.row_shapes([place for _, edit, _ in every for place in at[id(edit)]])
     for name, edit, prompts in every:
         ranges = _said(name, _ranges, edit, prompts, lengths)

@@ -52,6 +52,7 @@ VLLM = (
             "kv_cache_config",
             "lora_config",
             "lora_manager",
+            "max_num_tokens",
             "model_config",
             "requests",
             "vllm_config",
@@ -97,13 +98,18 @@ VLLM = (
     *within(
         "vllm.config.model",
         "engines.vllm.worker.model_runner",
-        *attributes("ModelConfig", "hf_text_config"),
+        *attributes("ModelConfig", "dtype", "hf_text_config"),
         function("ModelConfig.get_total_num_kv_heads"),
     ),
     *within(
         "vllm.config.compilation",
         "engines.vllm.worker.edited_cache",
         *attributes("CompilationConfig", "static_forward_context"),
+    ),
+    *within(
+        "vllm.config.compilation",
+        "engines.vllm.worker.model_runner",
+        *attributes("CompilationConfig", "max_cudagraph_capture_size"),
     ),
     *within(
         "vllm.tokenizers",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from nnsight.intervention.errors import raise_deferred
 from nnsight.intervention.serialization import dumps
 from torch import Tensor
 
+from nnterp.collecting.selections import Apply, Selection
 from nnterp.editing.request import Changes
 from nnterp.engines.runs import Job
 from nnterp.engines.vllm.client.engine import salted
@@ -19,6 +22,9 @@ from nnterp.engines.vllm.transport.in_graph import GraphEdits
 from nnterp.engines.vllm.transport.keys import RUN_KEY
 from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.vocabulary.names import Place
+
+#: The most bytes of a plan that are sent along with each request.
+_SHORT = 1 << 13
 
 
 class EngineRun:
@@ -59,18 +65,33 @@ class EngineRun:
         self._in_graph = in_graph
         self._beside = beside
         self._id = uuid.uuid4().hex
+        self._armed: set[int] = set()
+        self._riding: bytes | None = None
+        self._base: Any = None
         self._edited = {prompt for own in job.changes.values() for prompt in own}
 
     def __enter__(self) -> EngineRun:
+        """Tell the workers of the run, or have its requests do so, if it reads or edits anything.
+
+        Asking the engine takes longer than a short plan does as part of each request.
+        """
         job = self._job
+        self._base = self._sampling()
+        if not (job.wanted or job.changes):
+            return self
         plan = Plan(
             {str(place): kept for place, kept in job.wanted.items()},
             {str(place): own for place, own in self._beside.items()},
             self._in_graph,
             [length.run for length in job.lengths],
-            torch.cuda.is_available(),
+            _sees_gpu(),
         )
-        self._engine.collective_rpc("begin_run", args=(self._id, dumps(plan)))
+        packed = dumps(plan)
+        if job.changes or len(packed) > _SHORT or any(map(_is_code, job.wanted.values())):
+            asked = (self._id, packed, list(range(len(job.ids))))
+            self._armed = set(range(min(self._engine.collective_rpc("begin_run", args=asked))))
+        else:
+            self._riding = packed
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -79,6 +100,8 @@ class EngineRun:
         Raises:
             RuntimeError: Something failed in a worker; the message names the error.
         """
+        if not (self._job.wanted or self._job.changes):
+            return
         complete = kind is None
         answers = self._engine.collective_rpc("end_run", args=(self._id, complete))
         found: dict[str, Tensor] = {}
@@ -90,12 +113,17 @@ class EngineRun:
 
     def waves(self, prompts: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yield ``prompts`` in parts, each of which can be run once the one before it is done."""
+        if not self._in_graph.ranges:
+            yield prompts
+            return
         left = prompts
         while left:
-            ready = len(left)
-            if self._in_graph.ranges:
-                asked = (self._id, list(left))
-                ready = min(self._engine.collective_rpc("arm_run", args=asked))
+            ready = next((i for i, own in enumerate(left) if own not in self._armed), len(left))
+            if not ready:
+                count = min(self._engine.collective_rpc("arm_run", args=(self._id, list(left))))
+                if not count:
+                    raise RuntimeError("another run holds all of the engine's slots for edits")
+                self._armed = set(left[:count])
             yield left[:ready]
             left = left[ready:]
 
@@ -111,4 +139,19 @@ class EngineRun:
             index: The prompt's index.
             **settings: Settings in place of the job's own.
         """
-        return self._sampling(extra_args={RUN_KEY: [self._id, index]}, **settings)
+        params = self._sampling(**settings) if settings else copy.copy(self._base)
+        if self._job.wanted or self._job.changes:
+            own = [self._id, index] if self._riding is None else [self._id, index, self._riding]
+            params.extra_args = {**(params.extra_args or {}), RUN_KEY: own}
+        return params
+
+
+@cache
+def _sees_gpu() -> bool:
+    """Return whether this process can open memory of a GPU; vLLM makes each look take a while."""
+    return torch.cuda.is_available()
+
+
+def _is_code(kept: Selection) -> bool:
+    """Return whether a selection is the caller's code, which may not be there in the worker."""
+    return isinstance(kept, Apply)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nnterp.editing.composed import Composed, RowChange, TwoDirections, composed
+from nnterp.editing.composed import Composed, RowChange, TwoDirections, composed, packed
 from nnterp.editing.request import Change, Changes
 from nnterp.editing.segments import RowChanges, Segment, segments
 from nnterp.engines.vllm.transport.in_graph import Declared, GraphEdits
@@ -48,7 +48,8 @@ def graph_edits(
         ranges[prompt] = [
             (segment.range, made.slot(segment.changes, prompt)) for segment in cut[key]
         ]
-    edits = GraphEdits(made.composed, made.slots, ranges)
+    tables = {row: packed(own) for row, own in made.edits.items()}
+    edits = GraphEdits(tables, made.slots, ranges)
     for prompt in ranges:
         needed = len(edits.needed([prompt]))
         if needed > declared.slots:
@@ -67,16 +68,16 @@ class _Tables:
         declared: What the engine was loaded with.
 
     Attributes:
-        composed: The different edits of a row.
+        edits: The different edits of a row, by the shape of the row.
         slots: For each different combination, the edit at each place, by the place's name.
     """
 
     def __init__(self, rows: Mapping[Place, tuple[int, ...]], declared: Declared) -> None:
         self._rows = rows
         self._declared = declared
-        self._edits: dict[tuple[tuple[int, ...], _Key], int] = {}
         self._combinations: dict[tuple[tuple[Place, int], ...], int] = {}
-        self.composed: list[Composed] = []
+        self._indices: dict[tuple[tuple[int, ...], _Key], int] = {}
+        self.edits: dict[tuple[int, ...], list[Composed]] = {}
         self.slots: list[dict[str, int]] = []
 
     def slot(self, changes: RowChanges, prompt: int) -> int:
@@ -88,11 +89,12 @@ class _Tables:
         return self._combinations[edits]
 
     def _edit(self, place: Place, changes: Sequence[RowChange], prompt: int) -> int:
-        """Return the index of ``changes`` at ``place`` among the different edits."""
-        key = self._rows[place], tuple((id(change), entry) for change, entry in changes)
-        if key not in self._edits:
+        """Return the index of ``changes`` at ``place`` among the different edits of its rows."""
+        row = self._rows[place]
+        key = row, tuple((id(change), entry) for change, entry in changes)
+        if key not in self._indices:
             try:
-                made = composed(changes, self._rows[place])
+                made = composed(changes, row)
             except TwoDirections as error:
                 raise ValueError(
                     f"the edits of prompt {prompt} at {place} remove components along two "
@@ -104,6 +106,7 @@ class _Tables:
                     f"an edit of prompt {prompt} at {place} is along a direction, and this engine "
                     "was loaded for edits without; load it with directions=True"
                 )
-            self._edits[key] = len(self.composed)
-            self.composed.append(made)
-        return self._edits[key]
+            own = self.edits.setdefault(row, [])
+            self._indices[key] = len(own)
+            own.append(made)
+        return self._indices[key]

@@ -9,8 +9,10 @@ counts on either are raised here.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
@@ -81,6 +83,14 @@ def with_inputs_first(
     if isinstance(given.get("input_ids", ""), str):
         raise TypeError(f"{', '.join(named)} goes with a prompt's token ids: pass input_ids")
     return (given, *inputs[1:]), settings
+
+
+@cache
+def sampling_names() -> tuple[str, ...]:
+    """Return the names of vLLM's sampling settings."""
+    from vllm import SamplingParams
+
+    return tuple(inspect.signature(SamplingParams).parameters)
 
 
 def require_settings(settings: Mapping[str, Any], known: Sequence[str]) -> None:

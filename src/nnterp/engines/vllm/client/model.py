@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from nnterp.engines.vllm.client.invokes import (
     explain_undefined,
     require_one,
     require_settings,
+    sampling_names,
     with_inputs_first,
 )
 from nnterp.engines.vllm.client.lora_batches import adapters_of, batches
@@ -236,9 +236,7 @@ class StandardizedVLLM(VLLMVocabulary):
         return int(bool(with_inputs_first(inputs, kwargs)[0]))
 
     def _batch(self, invokes: list[Any], fn: Any) -> Any:
-        from vllm import SamplingParams
-
-        known = (*inspect.signature(SamplingParams).parameters, "lora_request", "edits")
+        known = (*sampling_names(), "lora_request", "edits")
         requests = []
         for given, named in invokes:
             inputs, settings = with_inputs_first(given, named)
@@ -356,7 +354,7 @@ class StandardizedVLLM(VLLMVocabulary):
         from vllm import SamplingParams
 
         settings = {"temperature": 0.0, **self._sampling_kwargs(dict(job.settings))}
-        require_settings(settings, tuple(inspect.signature(SamplingParams).parameters))
+        require_settings(settings, sampling_names())
         if settings.get("n", 1) != 1:
             raise ValueError("a run has one sequence of each prompt; for more, name it repeatedly")
         return partial(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from nnterp.editing.composed import Composed
+import numpy as np
+
 from nnterp.records.positions import Range
 
 
-class Declared(NamedTuple):
+@dataclass(frozen=True)
+class Declared:
     """A `Declared` is what is part of a compiled forward, besides the model.
 
     Attributes:
@@ -26,7 +29,7 @@ class Declared(NamedTuple):
 
     def as_config(self) -> dict[str, Any]:
         """Return it as plain data, for an engine's config."""
-        return self._asdict()
+        return asdict(self)
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Declared:
@@ -39,20 +42,21 @@ class GraphEdits(NamedTuple):
     """A `GraphEdits` is the edits of a run for tables in a compiled forward.
 
     Attributes:
-        composed: Every different edit of a row.
+        composed: Every different edit of a row, by the shape of the row, as `packed` puts them
+            together.
         slots: For each slot that is needed, the edit at each place, by the place's name, as an
-            index into ``composed``.
+            index into those of the shape of its rows.
         ranges: The ranges of each prompt that are edited, each with the index of its slot.
     """
 
-    composed: Sequence[Composed]
+    composed: Mapping[tuple[int, ...], np.ndarray]
     slots: Sequence[Mapping[str, int]]
     ranges: Mapping[int, Sequence[tuple[Range, int]]]
 
     @classmethod
     def none(cls) -> GraphEdits:
         """Return the edits of a run that has none in a compiled forward."""
-        return cls([], [], {})
+        return cls({}, [], {})
 
     def needed(self, prompts: Sequence[int]) -> list[int]:
         """Return the indices of the slots that ``prompts`` need, in order."""

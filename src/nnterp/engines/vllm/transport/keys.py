@@ -21,7 +21,8 @@ GRAPH_KEY = "nnterp_in_graph"
 BLOCK_KEY = "nnsight_mediator"
 EDITS_KEY = "nnsight_edits"
 
-#: In a request's ``extra_args``: its run's id and its prompt's index.
+#: In a request's ``extra_args``: its run's id, its prompt's index and, unless the workers were told
+#: of the run beforehand, the run's pickled plan.
 RUN_KEY = "nnterp_run"
 
 #: In an error that stands for no failure: warnings to issue in the caller's process.

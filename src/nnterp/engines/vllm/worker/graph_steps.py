@@ -8,7 +8,7 @@ and tables with a row for each slot. Slot 0 changes nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,20 +19,6 @@ from nnterp.engines.vllm.ports import Port
 
 #: The name under which a module with edits has the slots of the step's tokens.
 _SLOTS = "nnterp_slots"
-
-_OPERATORS = torch.library.Library("nnterp", "DEF")
-_OPERATORS.define("keep(Tensor(a!) into, Tensor rows) -> ()")
-
-
-def _keep(into: Tensor, rows: Tensor) -> None:
-    """Copy ``rows``, ``[rows, width]``, to the first rows of ``into``, ``[room, width]``."""
-    into[: rows.shape[0]].copy_(rows)
-
-
-# An operator of its own, for a compiler to leave in place: it would take a copy into a slice of a
-# tensor for a new tensor with all the rows of the old.
-_OPERATORS.impl("keep", _keep, "CompositeExplicitAutograd")
-torch.library.register_fake("nnterp::keep", lambda into, rows: None, lib=_OPERATORS)
 
 
 class EditTable:
@@ -49,11 +35,12 @@ class EditTable:
     def __init__(self, port: Port, name: str, slots: Tensor, count: int, directions: bool) -> None:
         self.port = port
         self._heads, self._width = port.row if len(port.row) > 1 else (1, *port.row)
-        self._names = {part: f"nnterp_{name}_{part}" for part in Composed._fields}
+        self._names: dict[str, str] = {}
         self._directed = directions
         one, all_ = (count + 1, self._heads, 1), (count + 1, self._heads, self._width)
 
         def table(part: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+            self._names[part] = f"nnterp_{name}_{part}"
             made = torch.zeros(shape, dtype=dtype, device=slots.device)
             port.module.register_buffer(self._names[part], made, persistent=False)
             return made
@@ -78,7 +65,7 @@ class EditTable:
         self._changes.index_copy_(0, slots, rows.changes)
         for part, table in self._tables.items():
             values = getattr(rows, part)
-            if values is not None:
+            if values is not None:  # directions, where all coefficients are zero
                 table.index_copy_(0, slots, values)
 
     def release(self, slots: Tensor) -> None:
@@ -130,7 +117,7 @@ class ReadBuffer:
     def __call__(self, module: Any, passed: Any) -> Any:
         """Keep the value's rows, and return ``passed``, what ``module`` passes; it is traced."""
         rows = self.port.held.take(passed).reshape(-1, self._width)
-        torch.ops.nnterp.keep(getattr(module, self._name), rows)
+        getattr(module, self._name)[: rows.shape[0]].copy_(rows)
         return passed
 
 
@@ -162,27 +149,3 @@ def add_steps(
         return returned
 
     module.__class__ = type(base.__name__, (base,), {"forward": forward, "__doc__": base.__doc__})
-
-
-def stacked(rows: Iterable[Composed], device: torch.device, directions: bool) -> Composed:
-    """Return edits of one shape stacked on ``device``, ``[edits, heads, 1 or width]`` each.
-
-    Args:
-        rows: The edits.
-        device: The device.
-        directions: Whether the directions are wanted.
-    """
-    each = list(rows)
-
-    def stack(parts: Iterable[Tensor]) -> Tensor:
-        return torch.stack(list(parts)).to(device, non_blocking=True)
-
-    return Composed(
-        stack(own.changes for own in each),
-        stack(own.scale for own in each),
-        stack(own.add for own in each),
-        stack(own.coefficient for own in each),
-        stack(torch.zeros_like(own.add) if own.direction is None else own.direction for own in each)
-        if directions
-        else None,
-    )

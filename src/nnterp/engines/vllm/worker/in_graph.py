@@ -8,7 +8,7 @@ that it kept of each value that is read are where it left them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nnterp.collecting.request import in_order
 from nnterp.collecting.selections import Rows, Span
+from nnterp.editing.composed import Composed, unpacked
 from nnterp.engines.vllm.envoys.adapter import batched
 from nnterp.engines.vllm.ports import port
 from nnterp.engines.vllm.transport.in_graph import Declared, GraphEdits
@@ -24,10 +25,8 @@ from nnterp.engines.vllm.worker.graph_steps import (
     GraphStep,
     ReadBuffer,
     add_steps,
-    stacked,
 )
 from nnterp.lifetime import Reading, copied
-from nnterp.records.positions import Range
 from nnterp.vocabulary.names import Place, places
 
 
@@ -71,7 +70,6 @@ class InGraph:
 
     def __init__(self, model: Any, declared: Declared, room: int, like: Tensor) -> None:
         self._device = like.device
-        self._directions = declared.directions
         self._slots = torch.zeros(room, dtype=torch.int64, device=like.device)
         self._set: list[int] = []
         self._free = list(range(declared.slots, 0, -1))
@@ -121,41 +119,47 @@ class InGraph:
         for slot, here in given.items():
             for name, index in edits.slots[slot].items():
                 at[name].append((here, index))
-        # Places with the same edits in the same slots take them from one stack.
-        stacks: dict[tuple[tuple[int, int], ...], tuple[Tensor, Any]] = {}
+        # Places with the same edits in the same slots, as of an edit of every block, share them.
+        made: dict[tuple[Any, ...], tuple[Tensor, Composed]] = {}
         for name, pairs in at.items():
-            key = tuple(pairs)
-            if key not in stacks:
-                slots = torch.tensor([here for here, _ in pairs]).to(self._device)
-                rows = (edits.composed[index] for _, index in pairs)
-                stacks[key] = slots, stacked(rows, self._device, self._directions)
-            self._tables[name].install(*stacks[key])
+            row = self._tables[name].port.row
+            key = row, tuple(pairs)
+            if key not in made:
+                slots, indices = torch.tensor(pairs).unbind(1)
+                own = self._to_device(torch.from_numpy(edits.composed[row])[indices])
+                made[key] = self._to_device(slots), unpacked(own, row[-1])
+            self._tables[name].install(*made[key])
         return given
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor``, of the host, on the device, without waiting for it."""
+        if self._device.type != "cuda":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)
 
     def release(self, slots: Sequence[int]) -> None:
         """Make ``slots`` change nothing, and free them."""
         if slots:
-            index = torch.tensor(slots).to(self._device)
+            index = self._to_device(torch.tensor(slots))
             for table in self._tables.values():
                 table.release(index)
             self._free += slots
 
-    def begin_step(self, slots: Mapping[Range, int]) -> None:
+    def begin_step(self, slots: Iterable[tuple[int, int, int]]) -> None:
         """Write the slots of the tokens of the step that begins.
 
         Args:
-            slots: The slot of each range of the step's rows that is edited.
+            slots: The ranges of the step's rows that are edited: the start, the end and the slot.
         """
         wanted: list[int] = []
-        for (start, stop), slot in sorted(slots.items()):
+        for start, stop, slot in sorted(slots):
             wanted += [0] * (start - len(wanted)) + [slot] * (stop - start)
         if wanted == self._set:
             return
         room = max(len(wanted), len(self._set))
-        pinned = torch.zeros(room, dtype=torch.int64, pin_memory=self._device.type == "cuda")
-        pinned[: len(wanted)] = torch.tensor(wanted, dtype=torch.int64)
         # A step that is still running reads its own first, in the order of the stream.
-        self._slots[:room].copy_(pinned, non_blocking=True)
+        padded = wanted + [0] * (room - len(wanted))
+        self._slots[:room].copy_(self._to_device(torch.tensor(padded)))
         self._set = wanted
 
 
@@ -201,16 +205,16 @@ class GraphEditor:
         self._in_graph.release(list(self._given.values()))
         self._given = {}
 
-    def slots_of(self, spans: Iterable[Span]) -> dict[Range, int]:
-        """Return the slot of each range of a step's rows that is edited.
+    def slots_of(self, spans: Iterable[Span]) -> list[tuple[int, int, int]]:
+        """Return the ranges of a step's rows that are edited: the start, the end and the slot.
 
         Args:
             spans: The rows of each prompt in the step.
         """
-        found: dict[Range, int] = {}
+        found = []
         for prompt, row, first, length in spans:
             for (start, stop), slot in self._edits.ranges.get(prompt, ()):
                 begin, end = max(start, first), min(stop, first + length)
                 if begin < end:
-                    found[Range(row + begin - first, row + end - first)] = self._given[slot]
+                    found.append((row + begin - first, row + end - first, self._given[slot]))
         return found

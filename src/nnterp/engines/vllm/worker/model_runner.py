@@ -176,6 +176,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         store = CallersStore(self._caller, given.sees_gpu) if answers else None
         in_graph = self._in_graph
         self.nnsight_requests.runs.under_way[run_id] = Run(
+            run_id,
             given.lengths,
             Editor(model, at(given.changes), self.device),
             None if in_graph is None else GraphEditor(in_graph, given.in_graph),
@@ -193,8 +194,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             How many of them, from the first, there is room for.
         """
         editor = self.nnsight_requests.runs.under_way[run_id].in_graph
-        assert editor is not None
-        return editor.arm(prompts)
+        return len(prompts) if editor is None else editor.arm(prompts)
 
     def end_run(self, run_id: str, keep: bool) -> bytes | None:
         """End a run, and return what it read, from the rank that answers.
@@ -248,8 +248,11 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
             if self._graphs is not None:
                 self._graphs.use(broken=False)
             if self._in_graph is not None:
-                self._in_graph.begin_step({})
+                self._in_graph.begin_step(())
             return super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
+        for data in scheduler_output.scheduled_new_reqs:
+            for run_id, plan in self.nnsight_requests.runs.told_of(data.sampling_params):
+                self.begin_run(run_id, plan)
         super()._update_states(scheduler_output)
         self.nnsight_requests.runs.forget(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)

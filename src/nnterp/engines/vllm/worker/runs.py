@@ -15,36 +15,40 @@ from nnterp.engines.vllm.worker.collector import Collector
 from nnterp.engines.vllm.worker.editor import Editor
 from nnterp.engines.vllm.worker.in_graph import GraphEditor
 from nnterp.engines.vllm.worker.interleaver import RowConsumer
-from nnterp.records.positions import Range
 
 
 class _InStep(NamedTuple):
-    """Describes a run's prompt in a step.
+    """Describes what a step runs of a run.
 
     Attributes:
-        tokens: The rows of the prompt's tokens.
-        row: The prompt's row in tensors with one row a request.
+        run: The run.
+        tokens: The rows of each prompt's tokens.
+        rows: The row of each of these prompts in tensors with one row a request.
     """
 
-    tokens: Span
-    row: int
+    run: Run
+    tokens: list[Span]
+    rows: list[int]
 
     @property
-    def logits(self) -> Span:
-        """Return the row of the logits of the prompt's last token in the step."""
-        return Span(self.tokens.prompt, self.row, self.tokens.first + self.tokens.length - 1, 1)
+    def logits(self) -> list[Span]:
+        """Return the row of the logits of each prompt's last token in the step."""
+        pairs = zip(self.tokens, self.rows, strict=True)
+        return [Span(own.prompt, row, own.first + own.length - 1, 1) for own, row in pairs]
 
 
 class Run(NamedTuple):
     """A `Run` is prompts with what is edited and read in them.
 
     Attributes:
+        id: The id that its requests name it by.
         lengths: The number of tokens that steps run at most, of each prompt's sequence.
         editor: Makes the edits beside the forward.
         in_graph: Makes those in a compiled forward, if the engine has one.
         collector: Keeps what is read.
     """
 
+    id: str
     lengths: Sequence[int]
     editor: Editor
     in_graph: GraphEditor | None
@@ -74,18 +78,29 @@ class Runs:
 
     Attributes:
         under_way: The runs, by id.
-        slots: The slot of each range of the step's rows that is edited in a compiled forward.
+        slots: The ranges of the step's rows that are edited in a compiled forward, each as its
+            start, its end and its slot.
     """
 
     def __init__(self) -> None:
         self.under_way: dict[str, Run] = {}
-        self.slots: dict[Range, int] = {}
+        self.slots: list[tuple[int, int, int]] = []
         self._requests: dict[str, tuple[Run, int]] = {}
-        self._in_step: list[tuple[Run, list[_InStep]]] = []
+        self._in_step: list[_InStep] = []
 
     def __bool__(self) -> bool:
         """Return whether a request in flight is of a run."""
         return bool(self._requests)
+
+    def told_of(self, params: Any) -> Iterator[tuple[str, bytes]]:
+        """Yield the id and the plan of a run that a new request brings, unless it is under way.
+
+        Args:
+            params: The request's sampling params.
+        """
+        named = (getattr(params, "extra_args", None) or {}).get(RUN_KEY, ())
+        if len(named) > 2 and named[0] not in self.under_way:
+            yield named[0], named[2]
 
     def take(self, request_id: str, extra: Mapping[str, Any]) -> None:
         """Take note of a new request, if its ``extra_args`` name a run."""
@@ -99,8 +114,10 @@ class Runs:
             self._requests.pop(request_id, None)
 
     def end(self, run_id: str, keep: bool) -> bytes | None:
-        """End a run, and return what it read, as `Run.finish` does."""
-        run = self.under_way.pop(run_id)
+        """End a run, and return what it read, as `Run.finish` does; None if it never began."""
+        run = self.under_way.pop(run_id, None)
+        if run is None:  # none of its requests came to be run
+            return None
         self.forget([name for name, (other, _) in self._requests.items() if other is run])
         self._in_step.clear()  # which would keep its results and vectors until the next step
         return run.finish(keep)
@@ -123,26 +140,29 @@ class Runs:
         Returns:
             What takes rows at each location.
         """
-        by_run: dict[int, tuple[Run, list[_InStep]]] = {}
+        by_run: dict[str, _InStep] = {}
         start = 0
         for row, (request_id, tokens) in enumerate(spans if self._requests else ()):
-            run, prompt = self._requests.get(request_id, (None, 0))
-            if run is not None:
+            named = self._requests.get(request_id)
+            if named is not None:
+                run, prompt = named
                 first = states[request_id].num_computed_tokens
                 count = min(tokens, run.lengths[prompt] - first)
                 if count > 0:
-                    span = _InStep(Span(prompt, start, first, count), row)
-                    by_run.setdefault(id(run), (run, []))[1].append(span)
+                    if run.id not in by_run:
+                        by_run[run.id] = _InStep(run, [], [])
+                    within = by_run[run.id]
+                    within.tokens.append(Span(prompt, start, first, count))
+                    within.rows.append(row)
             start += tokens
         self._in_step = list(by_run.values())
         found: dict[str, list[RowConsumer]] = {}
-        self.slots = {}
-        for run, within in self._in_step:
-            rows = [span.tokens for span in within]
-            run.editor.enter(rows)
-            run.collector.enter(rows)
+        self.slots = []
+        for run, own, _ in self._in_step:
+            run.editor.enter(own)
+            run.collector.enter(own)
             if run.in_graph is not None:
-                self.slots |= run.in_graph.slots_of(rows)
+                self.slots += run.in_graph.slots_of(own)
             for consumer in run.consumers:
                 for location in consumer.locations:
                     found.setdefault(location, []).append(consumer)
@@ -150,9 +170,8 @@ class Runs:
 
     def enter_logits(self) -> None:
         """Tell every run of the step that tensors have a row a request from here on."""
-        for run, _ in self._in_step:
-            run.collector.take_kept()
-        for run, within in self._in_step:
-            rows = [span.logits for span in within]
-            run.editor.enter(rows)
-            run.collector.enter(rows, a_row_each=True)
+        for within in self._in_step:
+            within.run.collector.take_kept()
+            logits = within.logits
+            within.run.editor.enter(logits)
+            within.run.collector.enter(logits, a_row_each=True)

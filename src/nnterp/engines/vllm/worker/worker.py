@@ -45,9 +45,10 @@ class StandardizedWorker(NNsightGPUWorker, PlatformWorker):
         if current_platform.is_cpu():
             keep_freed_memory()
 
-    def begin_run(self, run_id: str, plan: bytes) -> None:
-        """Start a run in the model runner."""
+    def begin_run(self, run_id: str, plan: bytes, prompts: list[int]) -> int:
+        """Start a run in the model runner, and arm it as `arm_run` does."""
         self.model_runner.begin_run(run_id, plan)
+        return self.arm_run(run_id, prompts)
 
     def arm_run(self, run_id: str, prompts: list[int]) -> int:
         """Install the edits of the next prompts of a run, and return for how many there is room."""
