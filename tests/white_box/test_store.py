@@ -192,7 +192,7 @@ def collected(seed: int) -> Outcome:
     seen: dict[Place, list[list[Tensor]]] = {place: [[] for _ in lengths] for place in wanted}
     with imitated(seed), pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "MODERATE", moderate)
-        collector = Collector(model, wanted, CallersStore(Address.own(), sees_gpu=True))
+        collector = Collector(model, wanted, CallersStore(Address.own(), sees_gpu=True), {})
         for spans in steps(drawn, lengths, whole):
             batcher.total = sum(span.length for span in spans)
             buffer = Buffer(batcher.total, drawn.getrandbits(30))

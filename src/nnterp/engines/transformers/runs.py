@@ -147,7 +147,7 @@ class BatchRuns:
         inputs = self._inputs(batch, at_end=False)
         settings: dict[str, Any] = {"use_cache": False}
         if self._keeps_logits and not self._wants_every_logit():
-            settings["logits_to_keep"] = torch.tensor(self._with_logits, device=self._model.device)
+            settings["logits_to_keep"] = torch.tensor(self._with_logits)
         with torch.no_grad(), self._model.trace(inputs, **settings) as tracer:
             for place in self._places:
                 self._serve(place, getattr(self._host(place), place.value.name))
