@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import checkpoints
 from nnterp.engines.transformers import envoys
@@ -69,6 +70,26 @@ def test_a_row_that_moves_though_it_is_left_alone_fails(found: Findings) -> None
     other = deepcopy(found)
     other.moved["in_place.1.layer_output"] = 1e-9
     assert failed(on_its_own(other)) == {("untouched", "in_place.1.layer_output")}
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "passes"),
+    [
+        ("in_place.1.layer_output", 1e-7, True),
+        ("assigned.1.mlp_output", 1e-7, True),
+        ("in_place.1.layer_output", 1e-5, False),
+        ("equal.1.layer_output", 1e-7, False),
+        ("in_place.1.attention_output", 1e-7, False),
+        ("in_place.0.layer_output", 1e-7, False),
+    ],
+)
+def test_only_what_experts_compute_may_round_by_the_number_of_their_rows(
+    found: Findings, key: str, size: float, passes: bool
+) -> None:
+    other = deepcopy(found)
+    other.values["1.router_logits"] = torch.zeros(1)
+    other.moved[key] = size
+    assert failed(on_its_own(other)) == (set() if passes else {("untouched", key)})
 
 
 def test_a_request_that_is_disturbed_fails(found: Findings) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nnterp.tools.checking.compare import relative_error
 from nnterp.tools.checking.findings import Findings
+from nnterp.vocabulary.values import LAYER_OUTPUT, MLP_OUTPUT, ROUTING
 
 #: How far two engines may be apart in float32, relative to a value's largest magnitude.
 CLOSE = 2e-5
@@ -18,6 +19,9 @@ BEYOND_ROUNDING = 3
 
 #: How far, in float32, the sum of a block's parts may be from the difference it makes.
 ROUNDING = 1e-6
+
+#: The values of a block that hold what its MLP computes.
+_FROM_MLP = frozenset({MLP_OUTPUT.name, LAYER_OUTPUT.name})
 
 #: The relative change of the logits above which an edit counts as having an effect.
 EFFECT = 1e-4
@@ -93,12 +97,32 @@ def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
         yield Line("support", wrong.split()[0], float("inf"), 0.0, False, wrong)
     for key in found.overwritten:
         yield Line("overwritten", key, float("inf"), 0.0, False, "changed after it was read")
-    for key, size in found.moved.items() or [("all", 0.0)]:
-        yield Line("untouched", key, size, 0.0, size == 0.0)
+    for key, size in found.moved.items():
+        limit = rounding if _is_grouped(key, found) else 0.0
+        yield Line("untouched", key, size, limit, size <= limit)
+    if not found.moved:
+        yield Line("untouched", "all", 0.0, 0.0, True)
     for key in found.disturbed:
         yield Line("neighbours", key, float("inf"), 0.0, False, "served otherwise")
     if found.engine == "vllm" and not found.disturbed:
         yield Line("neighbours", "all", 0.0, 0.0, True)
+
+
+def _is_grouped(key: str, found: Findings) -> bool:
+    """Return whether other rows decide how ``key``, a value under an edit, is rounded.
+
+    An expert computes the rows that chose it in one product, and on some CPUs the rounding of a
+    product depends on the number of its rows. An edited row may choose other experts.
+    """
+    edit, _, value = key.partition(".")
+    mixtures = [
+        int(own.partition(".")[0]) for own in found.values if own.rpartition(".")[2] in ROUTING
+    ]
+    if edit == "equal" or not mixtures:
+        return False
+    block, _, name = value.partition(".")
+    first = min(mixtures)
+    return int(block) > first or (int(block) == first and name in _FROM_MLP)
 
 
 def between(

@@ -130,6 +130,7 @@ class StandardizedVLLM(VLLMVocabulary):
         known = of_vllm(type(self), asynchronous=kwargs.get("mode") == "async")
         require_known(type(self), "vllm", kwargs, known)
         config = read_config(repo_id, kwargs)
+        preflight.prefer_exact_attention(kwargs)
         tree = self._take_family(config, family, rename, envoys)
         known_wrong.warn(config, "vllm", preflight.platform(), kwargs)
         measured.warn(config, "vllm", preflight.platform())

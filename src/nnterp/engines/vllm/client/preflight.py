@@ -98,6 +98,25 @@ def require_compilable(arguments: Mapping[str, Any]) -> None:
         )
 
 
+def prefer_exact_attention(arguments: dict[str, Any]) -> None:
+    """Choose vLLM's reference kernels of latent attention on a CPU, unless ``arguments`` choose.
+
+    Where a CPU has AMX, vLLM prefers kernels that compute in bfloat16 whatever the model's type,
+    and that take weights apart which the client's model does not have. Models with other attention
+    are not affected.
+
+    Args:
+        arguments: The engine's arguments.
+    """
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    if not current_platform.is_cpu() or not hasattr(AttentionBackendEnum, "AMX_MLA"):
+        return
+    if arguments.keys().isdisjoint(("attention_backend", "attention_config")):
+        arguments["attention_backend"] = "CPU_MLA"
+
+
 def break_graphs(environment: Any = os.environ) -> None:
     """Make the engine that is started next break its CUDA graphs at its attention and at its taps.
 
