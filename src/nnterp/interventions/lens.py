@@ -199,15 +199,16 @@ def _projected(
         for part in rows.split(at_once):
             logits = model.project_on_vocab(part.to(like.device, like.dtype))
             probabilities = logits.softmax(-1, dtype=torch.float32)
+            highest = torch.empty(len(part), 0)
             if named is not None:
                 probabilities = probabilities[:, named.to(probabilities.device)]
             elif top is not None:
                 probabilities, highest = probabilities.topk(top, dim=-1)
-                ids.append(highest.cpu())
+            ids.append(highest.cpu())
             kept.append(probabilities.cpu())
         flat = torch.cat(kept).save()
-        picked = torch.cat(ids).save() if ids else None
-    return flat, picked
+        picked = torch.cat(ids).save()
+    return flat, None if top is None else picked
 
 
 def blocks(model: Standardized, layers: int | Iterable[int] | None) -> list[int]:

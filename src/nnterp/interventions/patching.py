@@ -124,7 +124,7 @@ def activation_patching(
         raise ValueError(f"two columns share a position of the prompt: {positions}")
 
     at = [place for row in swept for place in row]
-    reads: dict[str, Any] = dict.fromkeys((str(place) for place in at), [sorted(source), []])
+    reads: dict[str, Any] = {str(place): [sorted(source), []] for place in at}
     found = model.collect([donor, patched], {**reads, "logits": "last"}, batch_size=batch_size)
     both = _measured(measure, found["logits"])
     if both[0] == both[1]:
@@ -259,11 +259,12 @@ def _columns(positions: Any, donor: int, patched: int) -> tuple[list[list[int]],
                 "one by one: choose prompts of one length, or positions that mean the same in "
                 "both, such as positions=[-2, -1]"
             )
+        if positions not in ("all", "prompt", "last"):
+            raise ValueError(
+                f"{positions!r} is no choice of columns; write 'all', 'last', or several positions"
+            )
         each = [
-            [[at] for start, stop in of_one(positions, Length(n, n)) for at in range(start, stop)]
-            if positions not in ("all", "last", "prompt")
-            else [[at] for at in range(n - 1 if positions == "last" else 0, n)]
-            for n in (donor, patched)
+            [[at] for at in range(n - 1 if positions == "last" else 0, n)] for n in (donor, patched)
         ]
         return each[0], each[1]
     listed = positions.tolist() if hasattr(positions, "tolist") else positions
