@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import nnsight
 import torch
 from torch import Tensor
 
@@ -206,8 +207,8 @@ def _projected(
                 probabilities, highest = probabilities.topk(top, dim=-1)
             ids.append(highest.cpu())
             kept.append(probabilities.cpu())
-        flat = torch.cat(kept).save()
-        picked = torch.cat(ids).save()
+        flat = nnsight.save(torch.cat(kept))
+        picked = nnsight.save(torch.cat(ids))
     return flat, None if top is None else picked
 
 
