@@ -69,6 +69,20 @@ def test_the_page_of_interventions_runs(either: Any) -> None:
     assert rows == [kind.__name__ for kind in KINDS.values()]
 
 
+def test_the_page_of_lenses_runs(either: Any) -> None:
+    """Every block of it, one after another, on the tiny llama of each engine."""
+    page = (ROOT / "docs" / "lens-and-patching.md").read_text()
+    names: dict[str, Any] = {"model": either}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    layers, vocab = either.num_layers, either.vocab_size
+    assert names["lens"].probabilities.shape == (2, layers, vocab)
+    assert names["every"].probabilities[0].shape[::2] == (layers, 5)
+    assert names["sweep"].effects.shape == (layers, 2)
+    assert names["heads"].effects.shape == (layers, either.num_heads)
+    assert [len(texts) for texts in names["told"].texts] == [layers]
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
