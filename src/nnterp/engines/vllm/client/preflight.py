@@ -108,10 +108,11 @@ def prefer_exact_attention(arguments: dict[str, Any]) -> None:
     Args:
         arguments: The engine's arguments.
     """
-    from vllm.platforms import current_platform
+    if platform() != "cpu":
+        return
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    if not current_platform.is_cpu() or not hasattr(AttentionBackendEnum, "AMX_MLA"):
+    if not hasattr(AttentionBackendEnum, "AMX_MLA"):
         return
     if arguments.keys().isdisjoint(("attention_backend", "attention_config")):
         arguments["attention_backend"] = "CPU_MLA"
