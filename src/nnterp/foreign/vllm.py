@@ -202,6 +202,11 @@ VLLM = (
         passed_on("_support_torch_compile", "cls"),
     ),
     *within(
+        f"{_BACKENDS}.registry",
+        "engines.vllm.client.preflight",
+        class_("AttentionBackendEnum"),
+    ),
+    *within(
         "vllm.envs",
         "engines.vllm.client.preflight",
         word("VLLM_USE_BREAKABLE_CUDAGRAPH"),
