@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,20 +74,22 @@ def test_a_row_that_moves_though_it_is_left_alone_fails(found: Findings) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "size", "passes"),
+    ("engine", "key", "size", "passes"),
     [
-        ("in_place.1.layer_output", 1e-7, True),
-        ("assigned.1.mlp_output", 1e-7, True),
-        ("in_place.1.layer_output", 1e-5, False),
-        ("equal.1.layer_output", 1e-7, False),
-        ("in_place.1.attention_output", 1e-7, False),
-        ("in_place.0.layer_output", 1e-7, False),
+        ("transformers", "in_place.1.layer_output", 1e-7, True),
+        ("transformers", "assigned.1.mlp_output", 1e-7, True),
+        ("transformers", "in_place.1.layer_output", 1e-5, False),
+        ("transformers", "in_place.1.layer_output", float("nan"), False),
+        ("transformers", "equal.1.layer_output", 1e-7, False),
+        ("transformers", "in_place.1.attention_output", 1e-7, False),
+        ("transformers", "in_place.0.layer_output", 1e-7, False),
+        ("vllm", "in_place.1.layer_output", 1e-7, False),
     ],
 )
 def test_only_what_experts_compute_may_round_by_the_number_of_their_rows(
-    found: Findings, key: str, size: float, passes: bool
+    found: Findings, engine: str, key: str, size: float, passes: bool
 ) -> None:
-    other = deepcopy(found)
+    other = replace(deepcopy(found), engine=engine)
     other.values["1.router_logits"] = torch.zeros(1)
     other.moved[key] = size
     assert failed(on_its_own(other)) == (set() if passes else {("untouched", key)})

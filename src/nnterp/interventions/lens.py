@@ -18,6 +18,7 @@ from torch import Tensor
 from nnterp.collecting.collected import Ragged
 from nnterp.engines.prompts import token_ids
 from nnterp.engines.standardized import Edits, Prompts, Standardized
+from nnterp.interventions.blocks import blocks
 from nnterp.interventions.tokens import token_ids_of
 from nnterp.records.positions import Length, Positions, of_each
 
@@ -194,7 +195,7 @@ def _projected(
     """
     at_once = max(1, _AT_ONCE // model.vocab_size)
     last = model.num_layers - 1
-    with torch.no_grad(), model.trace([prompt]):
+    with torch.no_grad(), model.trace([prompt]) as tracer:
         like = model.layers[last].layer_output
         kept, ids = [], []
         for part in rows.split(at_once):
@@ -209,26 +210,8 @@ def _projected(
             kept.append(probabilities.cpu())
         flat = nnsight.save(torch.cat(kept))
         picked = nnsight.save(torch.cat(ids))
+        tracer.stop()
     return flat, None if top is None else picked
-
-
-def blocks(model: Standardized, layers: int | Iterable[int] | None) -> list[int]:
-    """Return the indices of ``layers``, counted from the first.
-
-    Raises:
-        ValueError: There are none, or one is named twice.
-        IndexError: One does not exist.
-    """
-    count = model.num_layers
-    given = range(count) if layers is None else [layers] if isinstance(layers, int) else layers
-    chosen = []
-    for layer in given:
-        if not -count <= layer < count:
-            raise IndexError(f"there is no block {layer}: this model has {count}")
-        chosen.append(layer % count)
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise ValueError(f"layers are blocks, one at least and none twice, not {chosen}")
-    return chosen
 
 
 def _positions(positions: Positions, ids: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nnterp.engines.prompts import token_ids
 from nnterp.engines.standardized import Standardized
+from nnterp.interventions.blocks import blocks
 from nnterp.interventions.tokens import token_ids_of
 from nnterp.records.edits import Replace
 from nnterp.records.positions import Length, of_one
@@ -69,7 +70,7 @@ def activation_patching(
     tokens: Sequence[int | str] | None = None,
     metric: Metric | None = None,
     heads: bool = False,
-    layers: Iterable[int] | None = None,
+    layers: int | Iterable[int] | None = None,
     into: Literal["corrupted", "clean"] = "corrupted",
     batch_size: int | None = None,
 ) -> Sweep:
@@ -171,8 +172,8 @@ def activation_patching(
     shape = [len(swept), len(swept[0]), len(columns)]
     measured = torch.cat(parts).view(shape if not isinstance(values, str) else shape[1:])
     effects = (measured - on_corrupted) / (on_clean - on_corrupted)
-    blocks = [place.layer for place in swept[0] if place.layer is not None]
-    return Sweep(effects, measured, on_clean, on_corrupted, names, blocks, columns, labels, into)
+    indices = [place.layer for place in swept[0] if place.layer is not None]
+    return Sweep(effects, measured, on_clean, on_corrupted, names, indices, columns, labels, into)
 
 
 def _metric(
@@ -205,19 +206,13 @@ def _measured(measure: Metric, logits: Any) -> Tensor:
 
 
 def _places(
-    model: Standardized, names: Sequence[str], layers: Iterable[int] | None, heads: bool
+    model: Standardized, names: Sequence[str], layers: int | Iterable[int] | None, heads: bool
 ) -> list[list[Place]]:
     """Return the places that each of ``names`` stands for, of the blocks ``layers``."""
     if not names:
         raise ValueError("no value is named; write 'layers.*.layer_output'")
     count = model.num_layers
-    wanted = None
-    if layers is not None:
-        given = list(layers)
-        for layer in given:
-            if not -count <= layer < count:
-                raise IndexError(f"there is no block {layer}: this model has {count}")
-        wanted = {layer % count for layer in given}
+    wanted = set(blocks(model, layers))
     swept = []
     for name in names:
         own = places(name, count)
@@ -234,7 +229,7 @@ def _places(
                 f"{name!r} has no heads; sweep 'layers.*.self_attn.attention_head_outputs', or "
                 "leave heads out"
             )
-        swept.append([place for place in own if wanted is None or place.layer in wanted])
+        swept.append([place for place in own if place.layer in wanted])
     if not swept[0] or len({tuple(place.layer for place in own) for own in swept}) > 1:
         raise ValueError("the values are of the same blocks, and of one at least")
     return swept

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nnterp.engines.prompts import token_ids
 from nnterp.engines.standardized import Prompts, Standardized
-from nnterp.interventions.lens import blocks
+from nnterp.interventions.blocks import blocks
 from nnterp.records.edits import Replace
 from nnterp.records.positions import Positions
 from nnterp.records.reads import Read

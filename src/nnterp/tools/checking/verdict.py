@@ -111,14 +111,14 @@ def on_its_own(found: Findings, rounding: float = ROUNDING) -> Iterator[Line]:
 def _is_grouped(key: str, found: Findings) -> bool:
     """Return whether other rows decide how ``key``, a value under an edit, is rounded.
 
-    An expert computes the rows that chose it in one product, and on some CPUs the rounding of a
-    product depends on the number of its rows. An edited row may choose other experts.
+    On transformers an expert computes the rows that chose it in one product, and on some CPUs the
+    rounding of a product depends on the number of its rows. An edited row may choose other experts.
     """
     edit, _, value = key.partition(".")
     mixtures = [
         int(own.partition(".")[0]) for own in found.values if own.rpartition(".")[2] in ROUTING
     ]
-    if edit == "equal" or not mixtures:
+    if found.engine != "transformers" or edit == "equal" or not mixtures:
         return False
     block, _, name = value.partition(".")
     first = min(mixtures)
