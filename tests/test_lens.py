@@ -73,7 +73,9 @@ def plain(tiny_folder: Callable[[str], Path]) -> Callable[[str], Plain]:
     return lambda name: Plain(name, tiny_folder(name))
 
 
-@pytest.fixture(scope="module", params=[(n, e) for n in NAMES for e in ("vllm", "transformers")])
+@pytest.fixture(
+    scope="module", params=[(n, e) for n in NAMES for e in ("vllm", "transformers")], ids="-".join
+)
 def model(
     request: pytest.FixtureRequest,
     engine: Callable[[str], Any],

@@ -88,7 +88,9 @@ class Patched:
         return self.run(patched, value, block, change)
 
 
-@pytest.fixture(scope="module", params=[(n, e) for n in PARTS for e in ("vllm", "transformers")])
+@pytest.fixture(
+    scope="module", params=[(n, e) for n in PARTS for e in ("vllm", "transformers")], ids="-".join
+)
 def both(
     request: pytest.FixtureRequest,
     engine: Callable[[str], Any],
