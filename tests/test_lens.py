@@ -13,7 +13,13 @@ from transformers import AutoModelForCausalLM
 
 import checkpoints
 from nnterp import Replace, StandardizedTransformer
-from nnterp.interventions import TargetPrompt, logit_lens, patchscope_lens, repeat_prompt
+from nnterp.interventions import (
+    TargetPrompt,
+    lens,
+    logit_lens,
+    patchscope_lens,
+    repeat_prompt,
+)
 from nnterp.tools.checking.compare import relative_error
 
 CLOSE = 2e-5
@@ -126,6 +132,15 @@ def test_a_lens_is_of_the_edited_forward_and_of_means(either: Any) -> None:
     mean = logit_lens(either, PROMPTS, "mean")
     assert mean.probabilities.shape == (3, 2, 256)
     assert mean.positions == [[], [], []]
+
+
+def test_a_lens_in_parts_is_the_same(either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = logit_lens(either, PROMPTS, "all", top=3)
+    monkeypatch.setattr(lens, "_AT_ONCE", 4 * either.vocab_size)
+    parts = logit_lens(either, PROMPTS, "all", top=3)
+    for index in range(len(PROMPTS)):
+        assert relative_error(parts.probabilities[index], whole.probabilities[index]) < CLOSE
+        assert torch.equal(parts.tokens[index], whole.tokens[index])
 
 
 def test_what_is_wrong_with_a_lens_is_said(either: Any) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import checkpoints
 from nnterp import StandardizedTransformer
-from nnterp.interventions import activation_patching
+from nnterp.interventions import activation_patching, patching
 from nnterp.tools.checking.compare import relative_error
 
 CLOSE = 2e-5
@@ -187,6 +187,13 @@ def test_positions_from_the_end_and_in_groups_match_prompts_of_unequal_length(
     want = [reference.cell(CLEAN, LONGER, STREAM, 0, taken, put) for taken, put in pairs]
     assert relative_error(found.measured, torch.tensor([want])) < CLOSE
     assert found.columns == [[8], [4, 0], [1]]
+
+
+def test_a_sweep_in_parts_is_the_same(either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = activation_patching(either, CLEAN, CORRUPTED, tokens=[RIGHT, WRONG])
+    monkeypatch.setattr(patching, "_AT_ONCE", 3 * either.vocab_size)
+    parts = activation_patching(either, CLEAN, CORRUPTED, tokens=[RIGHT, WRONG])
+    assert relative_error(parts.measured, whole.measured) < CLOSE
 
 
 def test_what_is_wrong_with_a_sweep_is_said(either: Any) -> None:
