@@ -518,8 +518,30 @@ class Standardized(StandardEnvoy):
         """
         raise NotImplementedError
 
-    def _normed(self, stream: Tensor) -> Tensor:
-        """Return ``stream``, ``[..., hidden]``, past the modules that precede the projection."""
+    def unembed(self, normed: Tensor) -> Tensor:
+        """Return the logits of a stream that is past the final norm, before any soft cap.
+
+        In a trace. They are linear in ``normed``, but for a bias where the projection has one.
+
+        Args:
+            normed: ``[..., hidden]``.
+
+        Returns:
+            ``[..., vocab]``, scaled as the model scales its logits.
+        """
+        raise NotImplementedError
+
+    def apply_final_norm(self, stream: Tensor) -> Tensor:
+        """Return a residual stream past the modules that precede the output projection.
+
+        In a trace. They are the final norm in most families, and none in those that end without.
+
+        Args:
+            stream: ``[..., hidden]``.
+
+        Returns:
+            ``[..., hidden]``.
+        """
         for name in getattr(self.family, "BEFORE_HEAD", ("norm",)):
             module = find_module(self, name)
             if module is not None:

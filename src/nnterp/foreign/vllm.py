@@ -295,6 +295,11 @@ VLLM = (
         *attributes("LlamaAttention", "total_num_kv_heads"),
     ),
     *within(
+        "vllm.model_executor.layers.logits_processor",
+        "engines.vllm.worker.tree",
+        *attributes("LogitsProcessor", "soft_cap"),
+    ),
+    *within(
         "vllm.model_executor.models.llama",
         "engines.vllm.worker.tree",
         function("LlamaForCausalLM.compute_logits", "hidden_states"),

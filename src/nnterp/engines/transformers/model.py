@@ -22,6 +22,7 @@ from nnterp.engines.runs import Job, Outcome
 from nnterp.engines.standardized import Standardized
 from nnterp.engines.transformers.batches.invokes import InvokeBlock, Invokes
 from nnterp.engines.transformers.envoys.envoy import TransformersEnvoy
+from nnterp.engines.transformers.envoys.readout import SoftCap
 from nnterp.engines.transformers.runs import BatchRuns
 from nnterp.lifetime import Reading
 from nnterp.sites.mapped import next_token_probabilities, softmax_of_last
@@ -162,7 +163,17 @@ class StandardizedTransformer(TransformersEnvoy, Standardized, TransformersModel
         return BatchRuns(self, job).outcome()
 
     def project_on_vocab(self, stream: Tensor) -> Tensor:
-        project = self.get(getattr(self.family, "HEAD", "lm_head"))
-        logits = project(self._normed(stream))
+        logits = self._projected(self.apply_final_norm(stream))
         readout = getattr(self.family, "READOUT", None)
         return logits if readout is None else readout(logits, self._config)
+
+    def unembed(self, normed: Tensor) -> Tensor:
+        logits = self._projected(normed)
+        readout = getattr(self.family, "READOUT", None)
+        if readout is None or isinstance(readout, SoftCap):
+            return logits
+        return readout(logits, self._config)
+
+    def _projected(self, normed: Tensor) -> Tensor:
+        """Return what the output projection makes of ``normed``, ``[..., hidden]``."""
+        return self.get(getattr(self.family, "HEAD", "lm_head"))(normed)

@@ -53,9 +53,20 @@ class VLLMVocabulary(VLLMEnvoy, Standardized, VLLM):
         Raises:
             ValueError: Always; in a trace the worker's tree projects.
         """
-        raise ValueError(
-            "project_on_vocab needs the weights, which are in the engine: call it in a trace"
-        )
+        raise _needs_weights("project_on_vocab")
+
+    def unembed(self, normed: Tensor) -> Tensor:
+        """Refuse, as `project_on_vocab` does."""
+        raise _needs_weights("unembed")
+
+    def apply_final_norm(self, stream: Tensor) -> Tensor:
+        """Refuse, as `project_on_vocab` does."""
+        raise _needs_weights("apply_final_norm")
+
+
+def _needs_weights(method: str) -> ValueError:
+    """Return the error of calling ``method`` where the weights are not."""
+    return ValueError(f"{method} needs the weights, which are in the engine: call it in a trace")
 
 
 class ModuleTree(VLLMVocabulary):

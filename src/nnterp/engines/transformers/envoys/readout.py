@@ -8,6 +8,7 @@ same shape.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,14 +17,25 @@ from torch import Tensor
 Readout = Callable[[Tensor, Any], Tensor]
 
 
-def capped(field: str) -> Readout:
-    """Return a readout with a soft cap at the config's ``field``, where that is set."""
+@dataclass(frozen=True)
+class SoftCap:
+    """A `SoftCap` is a readout that is not linear: it holds logits below a number.
 
-    def read(logits: Tensor, config: Any) -> Tensor:
-        cap = getattr(config, field)
+    Attributes:
+        field: The field of the config that has the number, or None for no cap.
+    """
+
+    field: str
+
+    def __call__(self, logits: Tensor, config: Any) -> Tensor:
+        """Return capped ``logits``, in their shape."""
+        cap = getattr(config, self.field)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    return read
+
+def capped(field: str) -> Readout:
+    """Return a readout with a soft cap at the config's ``field``, where that is set."""
+    return SoftCap(field)
 
 
 def multiplied(field: str) -> Readout:
