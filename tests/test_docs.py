@@ -83,6 +83,19 @@ def test_the_page_of_lenses_runs(either: Any) -> None:
     assert [len(texts) for texts in names["told"].texts] == [layers]
 
 
+def test_the_page_of_attribution_and_vectors_runs(either: Any) -> None:
+    """Every block of it, one after another, on the tiny llama of each engine."""
+    page = (ROOT / "docs" / "attribution-and-vectors.md").read_text()
+    names: dict[str, Any] = {"model": either}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    layers, hidden = either.num_layers, either.hidden_size
+    assert names["shares"].heads.shape == (1, layers, either.num_heads)
+    assert names["found"].vectors.shape == (layers, hidden)
+    assert len(names["steered"].texts) == 1
+    assert names["spread"].directions[1].vectors.shape == (layers, hidden)
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):

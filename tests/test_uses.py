@@ -172,6 +172,15 @@ def test_methods_work_in_the_worker(model: Any) -> None:
     assert torch.allclose(steered[:, -1], plain[:, -1] + 3.0)
     assert torch.equal(steered[:, :-1], plain[:, :-1])
 
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        model.steer(0, torch.ones(model.hidden_size), positions=[1, -1], batch_index=[0])
+        steered = model.layers[0].layer_output.save()
+    assert torch.allclose(steered[:, [1, -1]], plain[:, [1, -1]] + 1)
+    assert torch.equal(steered[:, 2:-1], plain[:, 2:-1])
+    with pytest.raises(RuntimeError, match="IndexError"):
+        with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+            model.steer(0, torch.ones(model.hidden_size), batch_index=1)
+
     last = model.num_layers - 1
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
         entering = model.layers[0].layer_input.save()

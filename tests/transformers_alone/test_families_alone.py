@@ -292,6 +292,34 @@ def test_methods_do_what_they_say(llama: Any) -> None:
     assert torch.allclose(added[[0, 3]], (0.5 * vector).expand(2, -1), atol=1e-5)
     assert added[[1, 2]].abs().max() == 0
 
+    with torch.no_grad(), llama.trace([checkpoints.PROMPT] * 3):
+        llama.steer(0, vector, 0.5, positions=[0, -2], batch_index=[2, 0])
+        first = llama.layers[0].layer_output.save()
+        llama.steer(1, vector, 0.5, batch_index=slice(1, 2))
+        second = llama.layers[1].layer_output.save()
+    with torch.no_grad(), llama.trace([checkpoints.PROMPT] * 3):
+        unsteered = llama.layers[0].layer_output.save()
+    added, tokens = first - unsteered, len(checkpoints.PROMPT)
+    moved = torch.zeros(3, tokens, 1)
+    moved[0, [0, -2]] = moved[2, [0, -2]] = 0.5
+    assert torch.allclose(added, moved * vector, atol=1e-5)
+    # The second prompt was not steered before.
+    assert torch.allclose(second[1] - plain[0], 0.5 * vector.expand(tokens, -1), atol=1e-5)
+    with torch.no_grad(), llama.trace([checkpoints.PROMPT] * 3):
+        llama.steer(0, torch.stack([vector, -vector]), positions=3, batch_index=[1, 2])
+        llama.steer(0, vector, batch_index=0, positions=[True] + [False] * (tokens - 1))
+        llama.steer(0, vector, batch_index=[False, True, False], positions=[1])
+        third = llama.layers[0].layer_output.save()
+    moved = torch.zeros(3, tokens, 1)
+    moved[1, 3], moved[2, 3], moved[0, 0], moved[1, 1] = 1, -1, 1, 1
+    assert torch.allclose(third - unsteered, moved * vector, atol=1e-5)
+    with (
+        pytest.raises(IndexError, match="3"),
+        torch.no_grad(),
+        llama.trace([checkpoints.PROMPT] * 3),
+    ):
+        llama.steer(0, vector, batch_index=3)
+
     with torch.no_grad(), llama.trace(PROMPT):
         llama.skip_layers(0, 1)
         skipped = llama.layers[1].layer_output.save()

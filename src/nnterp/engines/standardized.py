@@ -471,19 +471,33 @@ class Standardized(StandardEnvoy):
         vector: Tensor,
         factor: float = 1.0,
         positions: int | Sequence[int] | slice | None = None,
+        batch_index: int | Sequence[int] | slice | None = None,
     ) -> None:
         """Add ``factor * vector`` to the residual stream leaving some blocks, in a trace.
 
         Args:
             layers: A block's index, or several; negative counts from the last.
-            vector: ``[hidden]``, or anything that broadcasts to the rows it is added to.
+            vector: ``[hidden]``, or anything that broadcasts to the rows it is added to,
+                ``[prompts, positions, hidden]`` without the axis of one that is an int.
             factor: The strength.
             positions: The token positions to steer; all of this step's by default.
+            batch_index: The prompts to steer, of those of the invoke; all by default. On vLLM an
+                invoke has one.
+
+        Raises:
+            IndexError: A block, a position or a prompt does not exist.
         """
-        rows = slice(None) if positions is None else positions
+        prompts, at = (
+            slice(None) if chosen is None else chosen for chosen in (batch_index, positions)
+        )
         for index in sorted(self._indices(layers)):
             stream = self.layers[index].layer_output
-            stream[:, rows] += factor * vector.to(stream.device, stream.dtype)
+            rows: Any = (prompts, at)
+            if not any(isinstance(chosen, int | slice) for chosen in rows):
+                # Two lists would be taken for pairs, where every prompt has every position.
+                chosen_prompts = torch.arange(stream.shape[0])[prompts]
+                rows = chosen_prompts[:, None], torch.arange(stream.shape[1])[at]
+            stream[rows] += factor * vector.to(stream.device, stream.dtype)
 
     def skip_layers(self, start: int, end: int) -> None:
         """Pass the residual stream by blocks ``start`` to ``end``, both included, in a trace.

@@ -7,17 +7,27 @@ from nnterp.interventions.attribution import Attribution, logit_attribution
 from nnterp.interventions.lens import Lens, Top, logit_lens
 from nnterp.interventions.patching import Sweep, activation_patching
 from nnterp.interventions.patchscope import Patchscope, TargetPrompt, patchscope_lens, repeat_prompt
+from nnterp.interventions.vectors import (
+    Directions,
+    PrincipalDirections,
+    difference_of_means,
+    principal_directions,
+)
 
 __all__ = [
     "Attribution",
+    "Directions",
     "Lens",
     "Patchscope",
+    "PrincipalDirections",
     "Sweep",
     "TargetPrompt",
     "Top",
     "activation_patching",
+    "difference_of_means",
     "logit_attribution",
     "logit_lens",
     "patchscope_lens",
+    "principal_directions",
     "repeat_prompt",
 ]
