@@ -4,6 +4,7 @@ Each is made of reads and edits as data, so all its prompts, blocks and position
 """
 
 from nnterp.interventions.attribution import Attribution, logit_attribution
+from nnterp.interventions.attribution_patching import attribution_patching
 from nnterp.interventions.lens import Lens, Top, logit_lens
 from nnterp.interventions.patching import Sweep, activation_patching
 from nnterp.interventions.patchscope import Patchscope, TargetPrompt, patchscope_lens, repeat_prompt
@@ -24,6 +25,7 @@ __all__ = [
     "TargetPrompt",
     "Top",
     "activation_patching",
+    "attribution_patching",
     "difference_of_means",
     "logit_attribution",
     "logit_lens",

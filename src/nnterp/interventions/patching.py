@@ -20,6 +20,7 @@ from nnterp.interventions.swept import (
     Metric,
     measured_by,
     metric_of,
+    require_apart,
     swept_columns,
     swept_places,
 )
@@ -120,18 +121,12 @@ def activation_patching(
     donor, patched = ids if into == "corrupted" else ids[::-1]
     taken, put = swept_columns(positions, len(donor), len(patched))
     source = [at for column in taken for at in column]
-    if len(set(source)) < len(source):
-        raise ValueError(f"two columns share a position of the prompt: {positions}")
 
     at = [place for row in swept for place in row]
     reads: dict[str, Any] = {str(place): [sorted(source), []] for place in at}
     found = model.collect([donor, patched], {**reads, "logits": "last"}, batch_size=batch_size)
     both = measured_by(measure, found["logits"])
-    if both[0] == both[1]:
-        raise ValueError(
-            f"the metric is {both[0].item()} on the clean and on the corrupted prompt alike, so "
-            "nothing can be said to move it from one to the other; choose another metric or prompts"
-        )
+    require_apart(*both.tolist())
 
     order = {position: row for row, position in enumerate(sorted(source))}
     rows = {place: found[str(place)][0] for place in at}

@@ -47,6 +47,19 @@ def measured_by(measure: Metric, logits: Any) -> Tensor:
     return found.float()
 
 
+def require_apart(one: float, other: float) -> None:
+    """Refuse a metric that is the same on the two runs of a sweep.
+
+    Raises:
+        ValueError: It is.
+    """
+    if one == other:
+        raise ValueError(
+            f"the metric is {one} on the clean and on the corrupted prompt alike, so "
+            "nothing can be said to move it from one to the other; choose another metric or prompts"
+        )
+
+
 def swept_places(
     model: Standardized, names: Sequence[str], layers: int | Iterable[int] | None, heads: bool
 ) -> list[list[Place]]:
@@ -88,7 +101,7 @@ def swept_columns(
         patched: The number of tokens of the other.
 
     Raises:
-        ValueError: A column is not of as many positions in both.
+        ValueError: A column is not of as many positions in both, or two share one.
         IndexError: A prompt has no such position.
     """
     if isinstance(positions, str):
@@ -121,4 +134,8 @@ def swept_columns(
             found.append(only.start)
         return found
 
-    return [within(one, donor) for one in columns], [within(one, patched) for one in columns]
+    taken, put = ([within(one, n) for one in columns] for n in (donor, patched))
+    source = [at for column in taken for at in column]
+    if len(set(source)) < len(source):
+        raise ValueError(f"two columns share a position of the prompt: {positions}")
+    return taken, put
