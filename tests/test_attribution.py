@@ -301,7 +301,7 @@ def test_what_has_no_shares_is_refused(tiny_folder: Callable[[str], Path]) -> No
     biased = StandardizedTransformer(
         str(tiny_folder("afmoe_other_attention_bias")), dispatch=True, attn_implementation="eager"
     )
-    with pytest.raises(Unavailable, match="adds a bias before or after"):
+    with pytest.raises(Unavailable, match="nor one that a norm without biases"):
         logit_attribution(biased, PROMPTS, [33], heads=True)
     assert logit_attribution(biased, PROMPTS, [33]).heads is None
 
@@ -327,6 +327,17 @@ def test_attention_that_is_no_sum_over_heads_is_refused(transformer: Any) -> Non
         head_shares(
             transformer, PROMPTS, {0: row.flip(-1)}, {0: found["layers.0.layer_output"]}, 1e-4, None
         )
+
+
+def test_heads_that_a_norm_cannot_tell_apart_are_refused(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    model = StandardizedTransformer(str(tiny_folder("gemma2")), dispatch=True)
+    projection = model._module.model.layers[1].self_attn.o_proj
+    with torch.no_grad():
+        projection.weight.copy_(projection.weight[:, :1] * projection.weight[:1])
+    with pytest.raises(Unavailable, match="block 1 norms .* add the same direction"):
+        logit_attribution(model, PROMPTS, [33], heads=True)
 
 
 def test_the_readout_of_a_block_comes_in_parts(either: Any) -> None:

@@ -90,22 +90,18 @@ def _parts(alone: Tensor, none: Tensor, whole: Tensor, block: int, within: float
     parts = alone - none
     if not differs(parts.sum(0) + none, whole, length, within):
         return parts
-    if differs(none, torch.zeros_like(none), length, within):
-        raise Unavailable(
-            f"block {block} norms what its attention adds, and adds a bias before or after: the "
-            "heads' shares cannot be told from it; leave heads out"
-        )
-    factors = torch.stack(
-        [
+    scaled = not differs(none, torch.zeros_like(none), length, within)
+    if scaled:
+        factors = [
             _factors(own, target, block, within)
             for own, target in zip(parts.unbind(1), whole, strict=True)
-        ],
-        1,
-    )
-    parts = parts * factors[..., None]
-    if differs(parts.sum(0), whole, length, within):
+        ]
+        parts = parts * torch.stack(factors, 1)[..., None]
+        scaled = not differs(parts.sum(0), whole, length, within)
+    if not scaled:
         raise Unavailable(
-            f"what the attention of block {block} adds is no sum over its heads; leave heads out"
+            f"what the attention of block {block} adds is no sum over its heads, nor one that a "
+            "norm without biases scales; leave heads out"
         )
     return parts
 
