@@ -464,6 +464,16 @@ class Stage:
         finally:
             del self.scheduler.schedule, self.scheduler._preempt_request
 
+    def unclean(self) -> set[int]:
+        """The KV cache blocks with what is not finite, that are not to be cleared either."""
+        cache = self.runner._edited_blocks
+        count = self.runner.kv_cache_config.num_blocks
+        found: set[int] = set()
+        for tensor in cache._tensors():
+            blocks = tensor.movedim(tensor.shape.index(count), 0).flatten(1)
+            found.update((~blocks.isfinite()).any(1).nonzero().flatten().tolist())
+        return found - cache._held
+
     def left(self) -> int:
         """How much of requests and runs is left in the worker and the engine."""
         requests = self.runner.nnsight_requests

@@ -321,16 +321,41 @@ def test_a_neighbours_negative_zeros_keep_their_sign(
         assert found[1].signbit().all()
 
 
-@pytest.mark.parametrize("by", [float("nan"), float("inf"), -float("inf")])
+def spoiling(how: str, wide: int) -> list[Edit]:
+    """Edits that leave in the cache what is not finite, ``how`` saying with what to be seen."""
+    entering, stream = "layers.0.layer_input", "layers.0.layer_output"
+    keys = "layers.0.self_attn.attention_keys"
+    if how in ("nan", "inf", "-inf"):
+        return [Replace(stream, torch.full((wide,), float(how)))]
+    if how == "nan at one position, which later ones attend to":
+        return [Replace(entering, torch.full((wide,), float("nan")), positions=2)]
+    hidden = Replace(stream, torch.ones(wide))
+    if how == "nan, replaced after the block":
+        return [Replace(entering, torch.full((wide,), float("nan"))), hidden]
+    assert how == "keys that overflow, replaced after the block"
+    return [Scale(keys, torch.finfo(torch.float32).max), hidden]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "nan",
+        "inf",
+        "-inf",
+        "nan at one position, which later ones attend to",
+        "nan, replaced after the block",
+        "keys that overflow, replaced after the block",
+    ],
+)
 def test_blocks_of_the_cache_are_clean_after_edits_that_are_not_finite(
-    by: float, starved: mixes.Stage
+    how: str, starved: mixes.Stage
 ) -> None:
     """Whoever is given the blocks next: while the run goes on, and after it."""
-    settings = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 6, "logprobs": 3}
-    edit = Replace("layers.0.layer_output", torch.full((starved.model.hidden_size,), by))
+    settings = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 24, "logprobs": 3}
+    spoil = spoiling(how, starved.model.hidden_size)
     prompts = [mixes.TEXT[index : index + 28 + index] for index in range(6)]
 
-    def mix(edited: set[int]) -> mixes.Mix:
+    def mix(edited: set[int], count: int = 6) -> mixes.Mix:
         members = [
             mixes.Member(
                 str(index),
@@ -338,9 +363,9 @@ def test_blocks_of_the_cache_are_clean_after_edits_that_are_not_finite(
                 prompt,
                 settings,
                 index,
-                edits=[edit] if index in edited else [],
+                edits=spoil if index in edited else [],
             )
-            for index, prompt in enumerate(prompts)
+            for index, prompt in enumerate(prompts[:count])
         ]
         return mixes.Mix(members, [], 0)
 
@@ -353,6 +378,12 @@ def test_blocks_of_the_cache_are_clean_after_edits_that_are_not_finite(
             assert mixes.same(after.said[index], expected.said[index])
             if index not in "02":
                 assert mixes.same(beside.said[index], expected.said[index])
+        assert not starved.unclean()
+    # One that is never evicted fills its last block while nothing of it may be edited.
+    starved.play(mix({0}, count=1), {})
+    assert not starved.unclean()
+    after = starved.play(clean, {})
+    assert all(mixes.same(after.said[index], own) for index, own in expected.said.items())
 
 
 def test_a_plain_request_finds_nothing_that_an_edited_one_has_cached(starved: mixes.Stage) -> None:

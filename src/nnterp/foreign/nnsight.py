@@ -197,7 +197,7 @@ NNSIGHT = (
         "engines.vllm.worker.forwards",
         class_("Controller"),
         variable("STATE"),
-        *attributes("State", "body"),
+        *attributes("State", "body", "routes"),
     ),
     *within(
         "nnsight.intervention.util",

@@ -48,6 +48,7 @@ VLLM = (
             "GPUModelRunner",
             "compilation_config",
             "device",
+            "execute_model_state",
             "input_batch",
             "kv_cache_config",
             "lora_config",
@@ -57,6 +58,7 @@ VLLM = (
             "requests",
             "vllm_config",
         ),
+        *attributes("ExecuteModelState", "hidden_states"),
     ),
     *within(
         "vllm.v1.worker.cpu_model_runner",

@@ -20,6 +20,7 @@ from nnterp.engines.runs import Job
 from nnterp.engines.vllm.client.engine import salted
 from nnterp.engines.vllm.transport.in_graph import GraphEdits
 from nnterp.engines.vllm.transport.keys import RUN_KEY
+from nnterp.engines.vllm.transport.packed_changes import pack_changes
 from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.vocabulary.names import Place
 
@@ -81,7 +82,7 @@ class EngineRun:
             return self
         plan = Plan(
             {str(place): kept for place, kept in job.wanted.items()},
-            {str(place): own for place, own in self._beside.items()},
+            pack_changes({str(place): own for place, own in self._beside.items()}),
             self._in_graph,
             [length.run for length in job.lengths],
             _sees_gpu(),

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nnterp.collecting.selections import Selection
-from nnterp.editing.request import Change
 from nnterp.engines.vllm.transport.in_graph import GraphEdits
 
 
@@ -16,14 +15,14 @@ class Plan(NamedTuple):
     Attributes:
         wanted: The selection at each place, by the place's name.
         changes: The changes of each prompt at each place, by the place's name, which are made
-            beside the forward.
+            beside the forward, as `pack_changes` packs them.
         in_graph: The changes that are made in a compiled forward.
         lengths: The number of tokens that steps run at most, of each prompt's sequence.
         sees_gpu: Whether the caller's process can open memory of a GPU.
     """
 
     wanted: Mapping[str, Selection]
-    changes: Mapping[str, Mapping[int, Sequence[Change]]]
+    changes: bytes
     in_graph: GraphEdits
     lengths: Sequence[int]
     sees_gpu: bool

@@ -3,8 +3,13 @@
 Keys and values lie in KV cache blocks, and the next request is given a block as the last one left
 it. That is harmless where what was left is finite: a kernel that reads a whole block weighs what is
 not its own with zero. But zero times NaN is NaN, as is zero times infinity, and an edit can leave
-those. So a block that an edited request has held is cleared when it is handed on. The model runner
-does so on a CPU only.
+those. So a block that an edited request has held is cleared when it is handed on, unless it is
+known to have kept finite numbers. The model runner does so on a CPU only.
+
+A step keeps no others if it ends in finite hidden states, and if every row that it edits is left
+tame, as `is_tame` says. For what is not finite stays in the stream up to there, unless a later edit
+replaces it; and what it replaces came from rows that an edit had left, of which a tame one is made
+infinite by no module whose weights let other rows be finite.
 """
 
 from __future__ import annotations
@@ -16,9 +21,22 @@ import torch
 from nnsight.util import apply
 from torch import Tensor
 
+#: The power of a type's largest number that bounds a tame row: squares and sums, such as a norm's,
+#: are finite, with room for weights.
+_TAME = 0.25
+
 #: A request's KV cache blocks, for each of the engine's groups of layers; all groups share one
 #: numbering.
 BlockIds = Sequence[Sequence[int]]
+
+
+def is_tame(rows: Tensor) -> bool:
+    """Return whether ``rows`` are finite, and so small that a module leaves them finite."""
+    if not rows.numel() or not rows.is_floating_point():
+        return True
+    low, high = torch.aminmax(rows)
+    bound = torch.finfo(rows.dtype).max ** _TAME
+    return bool(-bound <= low) and bool(high <= bound)  # which NaN is not
 
 
 class EditedBlocks:

@@ -25,6 +25,7 @@ from nnterp.engines.vllm.transport import packing
 from nnterp.engines.vllm.transport.address import Address
 from nnterp.engines.vllm.transport.in_graph import Declared
 from nnterp.engines.vllm.transport.keys import ADDRESS_KEY, GRAPH_KEY, TREE_KEY
+from nnterp.engines.vllm.transport.packed_changes import unpack_changes
 from nnterp.engines.vllm.transport.plan import Plan
 from nnterp.engines.vllm.transport.tree import unpack_tree
 from nnterp.engines.vllm.worker.answers import without_saves
@@ -94,7 +95,7 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_persistent_objects = self.nnsight_model._remoteable_persistent_objects()
         if GRAPH_KEY in extra:
             # A compiler follows no forward of nnsight's, and finds these steps in their place.
-            NnsightForwards(model).use(False)
+            NnsightForwards(model).use(())
             self._in_graph = InGraph(
                 self.nnsight_model,
                 Declared.of_config(extra[GRAPH_KEY]),
@@ -178,7 +179,12 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_requests.runs.under_way[run_id] = Run(
             run_id,
             given.lengths,
-            Editor(model, at(given.changes), self.device),
+            Editor(
+                model,
+                at(unpack_changes(given.changes)),
+                self.device,
+                checks=self._edited_blocks is not None,
+            ),
             None if in_graph is None else GraphEditor(in_graph, given.in_graph),
             Collector(model, at(given.wanted), store, {} if in_graph is None else in_graph.reads),
         )
@@ -215,25 +221,28 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a step's forward, with nnsight only where a block or a run takes part in it."""
         self._watched = self.nnsight_requests.concern(scheduler_output.scheduled_new_reqs)
-        if self._nnsight_forwards is not None:
-            self._nnsight_forwards.use(self._watched)
         if self._watched:
             with Saving():
                 return super().execute_model(scheduler_output, *args, **kwargs)
         return super(NNsightGPUModelRunner, self).execute_model(scheduler_output, *args, **kwargs)
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Sample a step's tokens, and record the KV cache blocks that edited requests hold."""
+        """Record the KV cache blocks that edited requests hold, and sample the step's tokens."""
         if self._watched:
-            with Saving():
-                sampled = super().sample_tokens(*args, **kwargs)
             if self._edited_blocks is not None:
-                # A finished request stays in nnsight_requests until the client asks for what it
-                # saved.
-                for request_id in self.requests.keys() & self.nnsight_requests.edited():
-                    self._edited_blocks.hold(self.requests[request_id].block_ids)
-            return sampled
+                self._hold_edited_blocks(self._edited_blocks)
+            with Saving():
+                return super().sample_tokens(*args, **kwargs)
         return super(NNsightGPUModelRunner, self).sample_tokens(*args, **kwargs)
+
+    def _hold_edited_blocks(self, blocks: EditedBlocks) -> None:
+        """Record the KV cache blocks that edited requests hold, once their forward is run."""
+        state = self.execute_model_state
+        hidden = None if state is None else state.hidden_states
+        finite = hidden is not None and bool(hidden.sum().isfinite())
+        # A finished request stays in nnsight_requests until the client asks for what it saved.
+        for request_id in self.requests.keys() & self.nnsight_requests.edited(finite):
+            blocks.hold(self.requests[request_id].block_ids)
 
     def _sample(self, *args: Any, **kwargs: Any) -> Any:
         if self._watched:
@@ -249,6 +258,8 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
                 self._graphs.use(broken=False)
             if self._in_graph is not None:
                 self._in_graph.begin_step(())
+            if self._nnsight_forwards is not None:
+                self._nnsight_forwards.use(())
             return super(NNsightGPUModelRunner, self)._update_states(scheduler_output)
         for data in scheduler_output.scheduled_new_reqs:
             for run_id, plan in self.nnsight_requests.runs.told_of(data.sampling_params):
@@ -257,6 +268,10 @@ class StandardizedModelRunner(NNsightGPUModelRunner, PlatformRunner):
         self.nnsight_requests.runs.forget(scheduler_output.finished_req_ids)
         self.nnsight_requests.enter_step(self.requests)
         self.nnsight_requests.enter_runs(self.nnsight_model, self.requests)
+        if self._nnsight_forwards is not None:
+            # A block may wait for anything; what runs read and edit is known.
+            consumers = self.nnsight_model.interleaver.row_consumers
+            self._nnsight_forwards.use(None if self.nnsight_requests.have_blocks else consumers)
         if self._in_graph is not None:
             self._in_graph.begin_step(self.nnsight_requests.runs.slots)
         if self._graphs is not None:

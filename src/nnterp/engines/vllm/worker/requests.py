@@ -46,13 +46,18 @@ class RowRequests(Requests):
         self.runs = Runs()
         self.spans: list[tuple[str, int]] = []
 
+    @property
+    def have_blocks(self) -> bool:
+        """Return whether a request in flight has a block, or a new one might be given one."""
+        return bool(self.requests or self.templates)
+
     def concern(self, new_requests: Iterable[Any]) -> bool:
         """Return whether a step needs nnsight: a request has a block or is one of a run.
 
         Args:
             new_requests: The requests that are new in the step.
         """
-        if self.requests or self.templates or self.runs:
+        if self.have_blocks or self.runs:
             return True
         return any(
             has_block(data.sampling_params) or RUN_KEY in _extra(data.sampling_params)
@@ -116,12 +121,16 @@ class RowRequests(Requests):
                     self._resume(block, start, tokens)
                 state.steps += 1
 
-    def edited(self) -> Iterator[str]:
-        """Yield the ids of requests whose KV cache is not what their tokens alone would make."""
+    def edited(self, finite: bool) -> Iterator[str]:
+        """Yield the ids of requests whose KV cache may hold what is not finite, by an edit.
+
+        Args:
+            finite: Whether the step ended in finite hidden states.
+        """
         for request_id, request in self.requests.items():
             if any(block.state.edited for block in request.workers()):
                 yield request_id
-        yield from self.runs.edited()
+        yield from self.runs.edited(finite)
 
     def _resume(self, block: RequestBlock, start: int, tokens: int) -> None:
         """Resume a block whose request was preempted and is recomputed.

@@ -60,6 +60,11 @@ class Run(NamedTuple):
             self.in_graph is not None and self.in_graph.edits(prompt)
         )
 
+    def is_tame(self, prompt: int) -> bool:
+        """Return whether what the step edited of ``prompt`` is known to be left tame."""
+        beside = self.in_graph is None or not self.in_graph.edits(prompt)
+        return beside and self.editor.tame
+
     @property
     def consumers(self) -> tuple[RowConsumer, ...]:
         """Return what takes rows out of a step, in the order in which it is given them."""
@@ -122,10 +127,14 @@ class Runs:
         self._in_step.clear()  # which would keep its results and vectors until the next step
         return run.finish(keep)
 
-    def edited(self) -> Iterator[str]:
-        """Yield the ids of requests that are edited."""
+    def edited(self, finite: bool) -> Iterator[str]:
+        """Yield the ids of requests that are edited, and may have kept what is not finite.
+
+        Args:
+            finite: Whether the step ended in finite hidden states.
+        """
         for request_id, (run, prompt) in self._requests.items():
-            if run.edits(prompt):
+            if run.edits(prompt) and not (finite and run.is_tame(prompt)):
                 yield request_id
 
     def enter(
@@ -173,5 +182,5 @@ class Runs:
         for within in self._in_step:
             within.run.collector.take_kept()
             logits = within.logits
-            within.run.editor.enter(logits)
+            within.run.editor.enter(logits, a_row_each=True)
             within.run.collector.enter(logits, a_row_each=True)
