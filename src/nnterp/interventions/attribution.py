@@ -44,9 +44,10 @@ class Attribution:
             where a block has none.
         mlp: That of each block's MLP, in the same way.
         bias: That of the biases of the final norm and of the output projection, ``[prompts]``.
-        heads: ``[prompts, layers, heads]``, where heads were asked for. A block's heads sum to its
-            ``attention`` but for what is beside them, such as a bias of its output projection or
-            a recurrent mixer; 0 where it has no such head.
+        heads: ``[prompts, layers, heads]``, where heads were asked for: that of what each head puts
+            out at the last position. A block's heads sum to its ``attention`` but for what is
+            beside them, such as a bias of its output projection or a recurrent mixer; 0 where it
+            has no such head.
         tokens: The ids of the tokens, ``[prompts, 1]`` or ``[prompts, 2]``.
         prompts: The token ids of each prompt.
     """
