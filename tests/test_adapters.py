@@ -97,9 +97,16 @@ def pairs(adapted: Adapted) -> list[tuple[dict[str, Any], StandardizedTransforme
                     host = engine.host_of(value, index)
                     seen[f"{index}.{value.name}"] = getattr(host, value.name)
                 projected = engine.project_on_vocab(seen["1.layer_output"])
+                normed = engine.apply_final_norm(seen["1.layer_output"])
+                halves = engine.unembed(normed)
                 called = engine.layers[1].self_attn.o_proj(given)
                 seen["logits"] = engine.logits
-                found[row] = {"values": seen, "projected": projected, "called": called[0]}
+                found[row] = {
+                    "values": seen,
+                    "projected": projected,
+                    "in halves": halves,
+                    "called": called[0],
+                }
     used = [models[adapter] for adapter in ADAPTERS]
     return list(zip(found, used, map(list, PROMPTS), strict=True))
 
@@ -119,6 +126,7 @@ def test_all_positions_of_several_requests_are_projected_with_their_adapters(pai
         with torch.no_grad():
             expected = model._module(torch.tensor([prompt])).logits
         assert relative_error(found["projected"], expected) < CLOSE
+        assert relative_error(found["in halves"], expected) < CLOSE
 
 
 def test_a_module_called_on_rows_of_a_blocks_own_applies_the_requests_adapter(pairs: Pairs) -> None:
